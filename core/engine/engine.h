@@ -1,0 +1,109 @@
+// Generation: sequences, rounds, drafts, counters (design.md §2, §5). One loop serves prompts,
+// ordinary and speculative decoding. Which tokens come out depends on the package and the request
+// alone; EngineOptions and DraftOptions change only how fast.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/ops/ops.h"
+#include "core/pack/package.h"
+
+namespace bolt {
+
+enum class Isa { automatic, scalar, avx2, avx512 };
+
+struct EngineOptions {
+  int n_threads = 0;             // 0: all cores this process may run on
+  Isa isa = Isa::automatic;      // asking for one this machine lacks is a usage error
+  KvKind kv = KvKind::i16;
+  int chunk_rows = 512;          // rows of a prompt call, 1..
+  int window_rows = kWindowRowsMax;  // most rows of a decoding window, 1..32
+  std::int64_t context = 0;      // most ids of a sequence; 0: the model's, or what fits
+  int n_slots = 1;               // sequences that may be open at once
+  std::string cost_table;        // file; empty: measured once and cached
+};
+
+// Where drafts come from, and how many. drafts < 0: the depth rule decides.
+struct DraftOptions {
+  enum class Source { off, mtp, copy, automatic } source = Source::automatic;
+  int drafts = -1;
+};
+
+struct Request {
+  std::vector<int> prompt_ids;   // the whole sequence before the reply; at least one id
+  SampleSpec sampling;           // position and n_vocab are filled in by the engine
+  std::vector<int> stop_ids;     // a reply ends with one of them; empty with ignore_eos
+  std::int64_t max_new = -1;     // -1: until a stop or the context's end
+  DraftOptions draft;
+  bool want_logits = false;      // hand each emitted position's logits to the sink
+};
+
+// Receives the reply as it is committed, one call a token, in order. `logits` is empty unless asked
+// for. Returns false to end the reply with this token (a stop text was completed by it).
+using TokenSink = std::function<bool(int id, std::span<const float> logits)>;
+
+enum class Finish { eos, stop_text, limit, context, interrupted, error };
+
+// receipts.md §1: exact, equal from run to run.
+struct Counters {
+  std::int64_t target = 0;         // target passes after the prompt that held this sequence's rows
+  std::int64_t prompt_passes = 0;
+  std::int64_t rounds = 0;         // equal to target under bolt-exact (no segments)
+  std::int64_t drafted = 0;
+  std::vector<std::int64_t> accepted_at;  // by depth, non-increasing
+  std::int64_t bonus = 0, cut = 0;
+  std::int64_t copy_rounds = 0, copy_drafted = 0, copy_accepted = 0;
+  std::int64_t head_levels = 0;
+};
+
+struct Reply {
+  std::vector<int> ids;
+  Finish finish = Finish::limit;
+  int stop_id = -1;                // of Finish::eos
+  std::int64_t error_position = -1;  // absolute position whose logits were not finite
+  std::int64_t n_prompt = 0;
+  std::int64_t n_reused = 0;       // leading prompt ids whose state was already there
+  std::int64_t n_nonfinite = 0;
+  Counters counters;
+  std::int64_t prefill_ns = 0, first_token_ns = 0, decode_ns = 0;
+};
+
+// One sequence's committed ids and state. Lives no longer than its Engine.
+class Sequence {
+ public:
+  virtual ~Sequence() = default;
+  virtual const std::vector<int>& ids() const = 0;  // all ids whose rows have been run and kept
+  virtual void reset() = 0;
+  // SHA-256 (hex) over the committed state: each layer in order, KV of the valid prefix only,
+  // recurrent state and conv inputs with lagging rows replayed. Equal for equal ids, whatever ran.
+  virtual std::string state_digest() const = 0;
+};
+
+class Engine {
+ public:
+  // Reads nothing of the package's files but the mapped weights, which must outlive the engine.
+  static std::unique_ptr<Engine> open(const Package& package, const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual std::unique_ptr<Sequence> new_sequence() = 0;
+  // Runs the prompt (only what the sequence does not hold yet: its ids must be a prefix of the
+  // prompt, else it is reset) and the reply. `interrupt` is looked at once a round and chunk.
+  virtual Reply generate(Sequence& sequence, const Request& request, const TokenSink& sink,
+                         const std::atomic<bool>* interrupt = nullptr) = 0;
+
+  virtual std::int64_t context() const = 0;
+  virtual int n_threads() const = 0;
+  virtual Isa isa() const = 0;
+  virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for
+};
+
+const char* isa_name(Isa isa);
+const char* finish_name(Finish finish);
+
+}  // namespace bolt
