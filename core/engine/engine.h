@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "core/base/cpu.h"
 #include "core/ops/ops.h"
 #include "core/pack/package.h"
 
 namespace bolt {
-
-enum class Isa { automatic, scalar, avx2, avx512 };
 
 struct EngineOptions {
   int n_threads = 0;             // 0: all cores this process may run on
@@ -103,7 +102,6 @@ class Engine {
   virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for
 };
 
-const char* isa_name(Isa isa);
 const char* finish_name(Finish finish);
 
 }  // namespace bolt

@@ -1,0 +1,20 @@
+// Which instruction sets the host kernels may use, and how many threads. Detection only.
+#pragma once
+
+#include <string_view>
+
+namespace bolt {
+
+// How, never what: every choice gives the same bits.
+enum class Isa { automatic, scalar, avx2, avx512 };
+
+// avx2 needs AVX2, FMA and F16C; avx512 needs F, BW, VL, DQ, VNNI and VBMI, and the OS's consent.
+bool cpu_has(Isa isa);
+// The best one this processor has, or `wanted`; throws Error(usage) if it lacks `wanted`.
+Isa resolve_isa(Isa wanted);
+const char* isa_name(Isa isa);
+
+// Cores this process may run on (affinity and cgroup quota, rounded up), at least 1.
+int usable_cores();
+
+}  // namespace bolt
