@@ -1,0 +1,11 @@
+// The arithmetic contract this program implements: its name, and the digest of its test vectors.
+// Every package and receipt carries both; a package of another contract is refused.
+#pragma once
+
+namespace bolt {
+
+inline constexpr const char* kContractId = "bolt-exact/1";
+// SHA-256 (hex) over all ops' test vectors, as `bolt --version --json` computes it.
+inline constexpr const char* kContractSha256 = "";
+
+}  // namespace bolt
