@@ -19,6 +19,8 @@ class HostOps final : public Ops {
   Isa isa() const { return isa_; }
   ThreadPool& pool() { return pool_; }
 
+  void begin(const Batch& batch, std::span<const int> ids) override;                     // host.cpp
+  void replay(std::uint64_t key, const std::function<void()>& ops) override { (void)key, ops(); }
   void* allocate(std::uint64_t bytes, const char* purpose) override;                     // memory.cpp
   void read(const float* from, std::span<float> to) override;                            // memory.cpp
   std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) override;     // mamba.cpp

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -96,6 +97,13 @@ struct Sampled {
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  // Announces a call before its ops: a device copies segments, pages and ids (the rows' tokens) at
+  // once, so that the ops themselves read nothing of the host's. Marks are cleared.
+  virtual void begin(const Batch& batch, std::span<const int> ids) = 0;
+  // Runs `ops`. A device captures their launches under `key` the first time and replays them later,
+  // so equal keys must mean equal shapes and buffers; what differs comes through begin().
+  virtual void replay(std::uint64_t key, const std::function<void()>& ops) = 0;
 
   // Memory the ops work on; freed with the Ops. Zeroed. bytes > 0.
   virtual void* allocate(std::uint64_t bytes, const char* purpose) = 0;
