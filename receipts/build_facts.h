@@ -1,0 +1,35 @@
+// Which program is running: the executable's own bytes, the modules mapped into it, the environment
+// that could change it, and what it was compiled from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "receipts/facts.h"
+
+namespace bolt::receipts {
+
+// Call first thing in main: opens /proc/self/exe, so that a later rename or replacement of the file
+// does not matter, and hashes it in the background (or takes the hash from the cache, keyed by
+// device, inode, size, mtime and ctime, in $XDG_CACHE_HOME/bolt). Cheap and safe to call twice.
+void start_build_facts();
+
+// Everything Build holds. Waits for the hash. Modules are those mapped now (none in a static binary).
+Build build_facts();
+
+// Lower-case hex SHA-256 of the running executable; waits for the hash.
+const std::string& executable_sha256();
+
+// The variables a receipt records, sorted by name: in clear CUDA_VISIBLE_DEVICES,
+// CUDA_FORCE_PTX_JIT, CUDA_DISABLE_PTX_JIT and NVIDIA_TF32_OVERRIDE; other CUDA_* and LD_PRELOAD,
+// LD_AUDIT, CUDA_INJECTION64_PATH as digests.
+std::vector<EnvEntry> environment_facts();
+
+// Code injection (LD_PRELOAD, LD_AUDIT, CUDA_INJECTION64_PATH) is the one thing that drops the
+// promise. Returns the variable's name, else empty.
+std::string injected_by(const std::vector<EnvEntry>& env);
+
+// What CMake compiled in: commit, tree, diff, toolchain, flags (receipts/build_info.h).
+Build compiled_build();
+
+}  // namespace bolt::receipts
