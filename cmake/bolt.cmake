@@ -1,15 +1,37 @@
 # Flags and helpers that every folder's CMakeLists.txt uses.
 
-# The arithmetic contract forbids contraction and reassociation; equal sources must give equal bytes.
+# A compiler cache, where there is one.
+find_program(BOLT_CCACHE ccache)
+if(BOLT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${BOLT_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${BOLT_CCACHE})
+endif()
+
+# The arithmetic contract forbids contraction and reassociation.
 add_compile_options(
   -ffp-contract=off -fno-math-errno
-  -ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -fmacro-prefix-map=${PROJECT_SOURCE_DIR}=.
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Wunused -Woverloaded-virtual
   -Wdouble-promotion -Wimplicit-fallthrough)
 if(BOLT_WERROR)
   add_compile_options(-Werror)
 endif()
 include_directories(${PROJECT_SOURCE_DIR})
+
+# Equal sources give equal bytes wherever they lie: no absolute path, no date (`./dev reproducible`
+# builds two clones and compares). The build folder comes last, as it may lie in the sources'.
+add_compile_options(
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -ffile-prefix-map=${PROJECT_BINARY_DIR}=./build
+  -Werror=date-time)
+add_link_options(-Wl,--build-id=sha1)
+
+# Receipts carry the hash of the executable, so it holds nothing that does not run.
+add_compile_options(-ffunction-sections -fdata-sections)
+add_link_options(-Wl,--gc-sections)
+
+if(BOLT_SANITIZE)
+  add_compile_options(-fsanitize=${BOLT_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${BOLT_SANITIZE})
+endif()
 
 # bolt_library(NAME [LIBS ...]): every .cpp of the folder but *_test.cpp is the library bolt_NAME;
 # the *_test.cpp are one test binary, NAME_test, of doctest cases.
