@@ -1,0 +1,26 @@
+# The sample package beside the executable, and what `cmake --install` puts where.
+include(GNUInstallDirs)
+
+# `bolt` without -m finds DIR/sample.bolt beside itself, then DIR/../share/bolt/sample.bolt. Made
+# again when the packer or the checkpoint changes, not when the executable is linked again.
+set(BOLT_SAMPLE "${PROJECT_BINARY_DIR}/sample.bolt")
+file(GLOB sample_sources CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.json
+  ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.jinja
+  ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.safetensors)
+add_custom_command(OUTPUT "${BOLT_SAMPLE}/package.json"
+  COMMAND bolt convert --force --quiet --receipts "${PROJECT_BINARY_DIR}/receipts"
+          "${PROJECT_SOURCE_DIR}/testdata/sample-model" "${BOLT_SAMPLE}"
+  DEPENDS bolt_pack bolt_text ${sample_sources}
+  COMMENT "Converting the sample model" VERBATIM)
+add_custom_target(sample ALL DEPENDS "${BOLT_SAMPLE}/package.json")
+
+install(TARGETS bolt RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY "${BOLT_SAMPLE}" DESTINATION ${CMAKE_INSTALL_DATADIR}/bolt)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD-PARTY.md
+              ${PROJECT_SOURCE_DIR}/README.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+foreach(section 1 5)
+  file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.${section})
+  install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
+endforeach()
