@@ -34,22 +34,7 @@ struct DraftOptions {
   int drafts = -1;
 };
 
-struct Request {
-  std::vector<int> prompt_ids;   // the whole sequence before the reply; at least one id
-  SampleSpec sampling;           // position and n_vocab are filled in by the engine
-  std::vector<int> stop_ids;     // a reply ends with one of them; empty with ignore_eos
-  std::int64_t max_new = -1;     // -1: until a stop or the context's end
-  DraftOptions draft;
-  bool want_logits = false;      // hand each emitted position's logits to the sink
-};
-
-// Receives the reply as it is committed, one call a token, in order. `logits` is empty unless asked
-// for. Returns false to end the reply with this token (a stop text was completed by it).
-using TokenSink = std::function<bool(int id, std::span<const float> logits)>;
-
-enum class Finish { eos, stop_text, limit, context, interrupted, error };
-
-// receipts.md §1: exact, equal from run to run.
+// Exact, and equal from run to run (man/bolt-receipt.5).
 struct Counters {
   std::int64_t target = 0;         // target passes after the prompt that held this sequence's rows
   std::int64_t prompt_passes = 0;
@@ -60,6 +45,30 @@ struct Counters {
   std::int64_t copy_rounds = 0, copy_drafted = 0, copy_accepted = 0;
   std::int64_t head_levels = 0;
 };
+
+// How far a request has come, after each pass that held its rows.
+struct Progress {
+  std::int64_t n_prompt_done = 0;  // prompt ids whose rows have been run, reused ones included
+  std::int64_t n_emitted = 0;
+  const Counters* counters = nullptr;
+};
+
+struct Request {
+  std::vector<int> prompt_ids;   // the whole sequence before the reply; at least one id
+  SampleSpec sampling;           // position and n_vocab are filled in by the engine
+  std::vector<int> stop_ids;     // a reply ends with one of them; empty with ignore_eos
+  std::int64_t max_new = -1;     // -1: until a stop or the context's end
+  DraftOptions draft;
+  bool want_logits = false;      // hand each emitted position's logits to the sink
+  // Called once a prompt chunk and once a round; for status lines. May be empty.
+  std::function<void(const Progress&)> progress;
+};
+
+// Receives the reply as it is committed, one call a token, in order. `logits` is empty unless asked
+// for. Returns false to end the reply with this token (a stop text was completed by it).
+using TokenSink = std::function<bool(int id, std::span<const float> logits)>;
+
+enum class Finish { eos, stop_text, limit, context, interrupted, error };
 
 struct Reply {
   std::vector<int> ids;
