@@ -12,6 +12,9 @@ add_compile_options(
   -ffp-contract=off -fno-math-errno
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Wunused -Woverloaded-virtual
   -Wdouble-promotion -Wimplicit-fallthrough)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-restrict)  # GCC 12 warns of its own std::string (PR 105651)
+endif()
 if(BOLT_WERROR)
   add_compile_options(-Werror)
 endif()
