@@ -162,6 +162,9 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::append(std::string_view bytes) { file_.append(bytes); }
 void AtomicFile::append(std::span<const std::byte> bytes) { file_.append(bytes); }
+void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  file_.write_at(offset, bytes);
+}
 
 void AtomicFile::commit() {
   file_.sync();

@@ -48,6 +48,7 @@ class AtomicFile {
 
   void append(std::string_view bytes);
   void append(std::span<const std::byte> bytes);
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:
