@@ -20,6 +20,15 @@ install(DIRECTORY "${BOLT_SAMPLE}" DESTINATION ${CMAKE_INSTALL_DATADIR}/bolt)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD-PARTY.md
               ${PROJECT_SOURCE_DIR}/README.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The notices of what is linked in (THIRD-PARTY.md), as Debian ships them.
+string(REGEX MATCH "^[0-9]+" gcc_major ${CMAKE_CXX_COMPILER_VERSION})
+foreach(package libcli11-dev libfmt-dev libssl-dev libpcre2-dev libedit-dev libncurses-dev libbsd-dev
+        libmd-dev libstdc++-${gcc_major}-dev libc6-dev)
+  install(FILES /usr/share/doc/${package}/copyright RENAME ${package} OPTIONAL
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}/third-party)
+endforeach()
+install(FILES ${BOLT_DEPS_DIR}/simdjson/LICENSE RENAME simdjson
+  DESTINATION ${CMAKE_INSTALL_DOCDIR}/third-party)
 foreach(section 1 5)
   file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.${section})
   install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
