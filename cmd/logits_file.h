@@ -1,0 +1,29 @@
+// `--logits FILE`: the reply's ids and each emitted position's logits as a safetensors file,
+//   ids I32 [n], logits F32 [n, vocab]
+// whose bytes depend on nothing else, so that two runs compare with cmp.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/output.h"
+
+namespace bolt {
+
+class LogitsFile {
+ public:
+  // Opens a temporary file beside `path`; without commit() nothing appears there.
+  LogitsFile(const std::string& path, int n_vocab);
+
+  void add(int id, std::span<const float> logits);
+  void commit();
+
+ private:
+  AtomicFile file_;
+  int n_vocab_;
+  std::vector<int> ids_;
+};
+
+}  // namespace bolt

@@ -1,0 +1,236 @@
+// The shared options: their names, ranges and help, and what they resolve to.
+#include "cmd/options.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cmd/values.h"
+#include "core/base/file_map.h"
+
+namespace bolt {
+namespace {
+
+constexpr std::int64_t kContextMax = std::int64_t{1} << 31;  // ids; far above any model's
+constexpr int kThreadsMax = 1024;
+constexpr int kChunkRowsMax = 1 << 16;
+constexpr std::size_t kChallengeBytesMax = 256;
+
+std::string executable_folder() {
+  char path[4096];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  const std::string full(path, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return full.substr(0, full.rfind('/'));
+}
+
+// A missing folder's parents are made as mkdir -p does; the folder itself is private.
+void make_private_folder(const std::string& path) {
+  for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+    (void)::mkdir(path.substr(0, at).c_str(), 0777);  // the last mkdir reports what matters
+  }
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw Error(Exit::fault, fmt::format("{}: cannot make the receipts folder: {}; choose another "
+                                         "with --receipts DIR",
+                                         path, std::strerror(errno)));
+  }
+}
+
+// A nameless file in the folder takes a few bytes: permissions, quota and a full disk show now.
+void try_to_write(const std::string& folder) {
+  const std::string probe = folder + "/.bolt-probe-XXXXXX";
+  std::vector<char> name(probe.begin(), probe.end());
+  name.push_back('\0');
+  const int fd = ::mkstemp(name.data());
+  if (fd >= 0) (void)::unlink(name.data());
+  const char bytes[4096] = {};
+  const bool wrote = fd >= 0 && ::write(fd, bytes, sizeof bytes) == sizeof bytes;
+  const int cause = errno;
+  if (fd >= 0) (void)::close(fd);
+  if (!wrote) {
+    throw Error(Exit::fault,
+                fmt::format("{}: cannot write receipts here: {}; choose another folder "
+                            "with --receipts DIR",
+                            folder, std::strerror(cause)));
+  }
+}
+
+}  // namespace
+
+receipts::Attach parse_attach(std::string_view option, std::string_view text) {
+  receipts::Attach attach{.ids = false};
+  bool none = false;
+  const Names<bool*> parts = {{"ids", &attach.ids},
+                              {"text", &attach.text},
+                              {"logits", &attach.logits},
+                              {"state", &attach.state},
+                              {"none", &none}};
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    *parse_name(option, text.substr(begin, end - begin), parts) = true;
+    begin = end + 1;
+  }
+  if (none && text != "none") {
+    throw Error(Exit::usage, fmt::format("{}: none stands alone, not with others", option));
+  }
+  return attach;
+}
+
+ModelOptions::Device parse_device(std::string_view option, std::string_view text) {
+  using Kind = ModelOptions::Device::Kind;
+  if (text == "auto") return {Kind::automatic, 0};
+  if (text == "cpu") return {Kind::cpu, 0};
+  if (text == "cuda") return {Kind::cuda, 0};
+  constexpr std::string_view kPrefix = "cuda:";
+  if (text.starts_with(kPrefix)) {
+    return {Kind::cuda,
+            static_cast<int>(parse_integer(option, text.substr(kPrefix.size()), 0, 1023))};
+  }
+  throw_unknown_name(option, text, "auto, cpu, cuda, cuda:N");
+}
+
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  add_text(app, "-m,--model", options.package, "PACKAGE",
+           "Package folder ($BOLT_MODEL, else the sample model)")
+      ->group("Model");
+  add_parsed(app, "--device", "auto|cpu|cuda[:N]", "Where to run (auto)",
+             [&options](const std::string& name, const std::string& text) {
+               options.device = parse_device(name, text);
+             })
+      ->group("Model");
+  add_integer(app, "-t,--threads", options.n_threads, 1, kThreadsMax,
+              "Threads (all cores this process may use)")
+      ->group("Model");
+  add_integer(app, "-c,--context", options.context, 1, kContextMax,
+              "Most tokens of prompt and reply (the model's limit, or what fits in memory)")
+      ->group("Model");
+}
+
+void add_how_options(CLI::App& app, HowOptions& options) {
+  const std::string group = "How it is computed (no bit of the reply changes, but by --kv)";
+  add_choice<KvKind>(app, "--kv", options.kv, {{"i16", KvKind::i16}, {"f32", KvKind::f32}},
+                     "Attention cache (i16); f32 is the slow reference, another contract variant")
+      ->group(group);
+  add_integer(app, "--chunk", options.chunk_rows, 1, kChunkRowsMax, "Prompt rows a pass (512)")
+      ->group(group);
+  add_integer(app, "--window", options.window_rows, 1, kWindowRowsMax,
+              "Most rows of a decoding pass (32)")
+      ->group(group);
+  add_choice<Isa>(app, "--isa", options.isa,
+                  {{"auto", Isa::automatic},
+                   {"scalar", Isa::scalar},
+                   {"avx2", Isa::avx2},
+                   {"avx512", Isa::avx512}},
+                  "Host instruction set (auto)")
+      ->group(group);
+  add_text(app, "--cost-table", options.cost_table, "FILE",
+           "Pass costs for the depth rule (measured once and cached)")
+      ->group(group);
+}
+
+void add_say_options(CLI::App& app, SayOptions& options) {
+  const std::string group = "Output";
+  app.add_flag("--json", options.json, "Answer as one JSON object")->group(group);
+  auto* quiet = app.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
+  quiet->group(group);
+  app.add_flag("-v,--verbose", options.verbose, "Counters, sampler and load times on stderr")
+      ->group(group)
+      ->excludes(quiet);
+  add_choice<Color>(
+      app, "--color", options.color,
+      {{"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}},
+      "Colours and dimmed thinking (auto: on a terminal, NO_COLOR unset)")
+      ->group(group);
+}
+
+void add_receipt_options(CLI::App& app, ReceiptOptions& options) {
+  const std::string group = "Receipt";
+  add_text(app, "--receipts", options.folder, "DIR",
+           "Folder for receipts ($BOLT_RECEIPTS, else ~/.local/state/bolt/receipts)")
+      ->group(group);
+  add_text(app, "--receipt", options.file, "FILE", "This receipt's file, which must be new")
+      ->group(group);
+  add_parsed(app, "--attach", "PARTS",
+             "What stands beside the seal, of ids,text,logits,state, or none (ids)",
+             [&options](const std::string& name, const std::string& text) {
+               options.attach = parse_attach(name, text);
+             })
+      ->group(group);
+  add_parsed(app, "--challenge", "HEX", "An auditor's nonce, sealed into the receipt",
+             [&options](const std::string& name, const std::string& text) {
+               options.challenge = parse_hex(name, text, kChallengeBytesMax);
+             })
+      ->group(group);
+}
+
+std::string find_package(const ModelOptions& options) {
+  const char* variable = std::getenv("BOLT_MODEL");
+  const bool from_variable = options.package.empty() && variable != nullptr && *variable != '\0';
+  const std::string given = from_variable ? variable : options.package;
+  if (!given.empty()) {
+    if (!path_exists(given)) {
+      throw Error(Exit::input, fmt::format("{}{}: no such package; make one with `bolt convert "
+                                           "CHECKPOINT {}`",
+                                           from_variable ? "BOLT_MODEL: " : "", given, given));
+    }
+    return given;
+  }
+  const std::string folder = executable_folder();
+  std::vector<std::string> places = {folder + "/sample.bolt",
+                                     folder + "/../share/bolt/sample.bolt"};
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    places.push_back(std::string(home) + "/.local/share/bolt/sample.bolt");
+  }
+  for (const std::string& place : places) {
+    if (path_exists(place + "/package.json")) return place;
+  }
+  throw Error(
+      Exit::usage,
+      "no package: give one with -m PACKAGE or $BOLT_MODEL, or make one with "
+      "`bolt convert CHECKPOINT NAME.bolt`; no sample.bolt is installed beside this program");
+}
+
+void check_device(const ModelOptions& options, const HowOptions& how) {
+  (void)how;
+  if (options.device.kind == ModelOptions::Device::Kind::cuda) {
+    throw Error(
+        Exit::usage,
+        "--device cuda: this build runs on the CPU alone; build with -DBOLT_CUDA=ON, or use "
+        "--device cpu");
+  }
+}
+
+EngineOptions engine_options(const ModelOptions& options, const HowOptions& how) {
+  return {.n_threads = options.n_threads,
+          .isa = how.isa,
+          .kv = how.kv,
+          .chunk_rows = how.chunk_rows,
+          .window_rows = how.window_rows,
+          .context = options.context,
+          .n_slots = 1,
+          .cost_table = how.cost_table};
+}
+
+receipts::Where prepare_receipts(const ReceiptOptions& options) {
+  if (!options.file.empty()) {
+    if (path_exists(options.file)) {
+      throw Error(Exit::usage,
+                  fmt::format("--receipt: {} is there already; name a new file", options.file));
+    }
+    const std::size_t slash = options.file.rfind('/');
+    try_to_write(slash == std::string::npos ? "." : options.file.substr(0, slash + 1));
+    return {.folder = "", .file = options.file};
+  }
+  const std::string folder = options.folder.empty() ? receipts::default_folder() : options.folder;
+  make_private_folder(folder);
+  try_to_write(folder);
+  return {.folder = folder, .file = ""};
+}
+
+}  // namespace bolt

@@ -1,0 +1,72 @@
+// The options that subcommands share (bolt(1)): which package, how it is run, what is said where,
+// and which receipt is left. One function a group, so that a subcommand hangs in only what it
+// heeds.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "cmd/streams.h"
+#include "core/engine/engine.h"
+#include "receipts/facts.h"
+#include "receipts/write.h"
+
+namespace bolt {
+
+// -m, --device, -t, -c: what is run and where.
+struct ModelOptions {
+  std::string package;  // as given; empty: find_package() looks
+  struct Device {
+    enum class Kind { automatic, cpu, cuda } kind = Kind::automatic;
+    int index = 0;
+  } device;
+  int n_threads = 0;
+  std::int64_t context = 0;
+};
+
+// How, never what: no bit of a reply depends on these, but on --kv, a variant of the contract.
+struct HowOptions {
+  KvKind kv = KvKind::i16;
+  int chunk_rows = 512;
+  int window_rows = kWindowRowsMax;
+  Isa isa = Isa::automatic;
+  std::string cost_table;
+};
+
+struct SayOptions {
+  bool quiet = false, verbose = false, json = false;
+  Color color = Color::automatic;
+};
+
+struct ReceiptOptions {
+  std::string folder;  // --receipts; empty: receipts::default_folder()
+  std::string file;    // --receipt
+  receipts::Attach attach;
+  std::string challenge;  // hex
+};
+
+void add_model_options(CLI::App& app, ModelOptions& options);
+void add_how_options(CLI::App& app, HowOptions& options);
+void add_say_options(CLI::App& app, SayOptions& options);
+void add_receipt_options(CLI::App& app, ReceiptOptions& options);
+
+// "ids", "text,logits", "none": Error(usage) naming the part that is unknown.
+receipts::Attach parse_attach(std::string_view option, std::string_view text);
+ModelOptions::Device parse_device(std::string_view option, std::string_view text);
+
+// The package's folder: as given, else $BOLT_MODEL, else the sample package beside the executable,
+// in
+// ../share/bolt or in ~/.local/share/bolt. Error when there is none, saying how to make one.
+std::string find_package(const ModelOptions& options);
+
+// Error(usage) for a device that this build cannot run on.
+void check_device(const ModelOptions& options, const HowOptions& how);
+
+EngineOptions engine_options(const ModelOptions& options, const HowOptions& how);
+
+// Where receipts go. Makes the folder (0700) and tries it: a receipt that cannot be written is an
+// error before the work, not after it.
+receipts::Where prepare_receipts(const ReceiptOptions& options);
+
+}  // namespace bolt
