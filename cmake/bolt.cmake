@@ -15,6 +15,9 @@ add_compile_options(
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-restrict)  # GCC 12 warns of its own std::string (PR 105651)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options(-Wno-restrict)  # false alarms on `"text" + string`, GCC bug 105651
+endif()
 if(BOLT_WERROR)
   add_compile_options(-Werror)
 endif()

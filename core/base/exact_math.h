@@ -13,7 +13,7 @@
 #ifdef __CUDACC__
 #define BOLT_EXACT __host__ __device__ __forceinline__
 #else
-#define BOLT_EXACT inline
+#define BOLT_EXACT inline __attribute__((always_inline))  // so that no copy built for one ISA is shared
 #endif
 
 namespace bolt {
