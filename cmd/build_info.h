@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#include "receipts/facts.h"
+
 namespace bolt {
 
 struct BuildInfo {
@@ -20,5 +22,7 @@ struct BuildInfo {
 };
 
 const BuildInfo& build_info();
+// The same as a receipt takes it; receipts::build_facts() adds what is known only at run time.
+receipts::Build compiled_build();
 
 }  // namespace bolt

@@ -1,5 +1,7 @@
 // The one place where what a subcommand threw or returned becomes an exit status and a line on
 // stderr. What each does is its own file's; what was built is build_info.h's.
+#include <openssl/crypto.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -10,6 +12,8 @@
 #include "cmd/action.h"
 #include "cmd/streams.h"
 #include "cmd/version.h"
+#include "receipts/build_facts.h"
+#include "receipts/status.h"
 
 namespace bolt {
 namespace {
@@ -105,12 +109,16 @@ int main(int argc, char** argv) {
   using bolt::Exit;
   using bolt::fail;
   bolt::claim_standard_streams();
+  // What a digest is does not hang on the machine's openssl.cnf.
+  (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
   try {
     return bolt::parse_and_act(argc, argv);
   } catch (const bolt::ReaderGone&) {
     return bolt::end_quietly();
   } catch (const bolt::Error& error) {
     return fail(error.code, error.what());
+  } catch (const bolt::receipts::Failure& failure) {
+    return fail(static_cast<Exit>(failure.status), failure.what());
   } catch (const std::bad_alloc&) {
     return fail(Exit::fault, "out of memory; a smaller --context needs less");
   } catch (const std::system_error& error) {  // fmt's and the standard library's I/O

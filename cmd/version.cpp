@@ -7,8 +7,7 @@
 #include "cmd/streams.h"
 #include "core/base/contract.h"
 #include "core/base/cpu.h"
-#include "core/base/file_map.h"
-#include "core/base/sha256.h"
+#include "receipts/build_facts.h"
 
 namespace bolt {
 
@@ -36,7 +35,7 @@ void print_version(bool json) {
       R"("cuda":{},"static":{}}}}})"
       "\n",
       info.version, info.commit, info.tree, info.diff, kContractId, kContractSha256, isas,
-      usable_cores(), sha256_hex(FileMap("/proc/self/exe").bytes()), info.compiler, info.build_type,
+      usable_cores(), receipts::executable_sha256(), info.compiler, info.build_type,
       info.flags, info.openssl, info.cuda == "ON", info.is_static == "ON"));
 }
 

@@ -1,0 +1,262 @@
+// One reply: decode text, look for stop texts, collect digests, turn facts into a receipt.
+#include "cmd/session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <fstream>
+
+#include "cmd/build_info.h"
+#include "cmd/generation.h"
+#include "cmd/stop_texts.h"
+#include "core/base/error.h"
+#include "core/base/sha256.h"
+#include "core/text/stream_decoder.h"
+#include "receipts/build_facts.h"
+#include "receipts/digest.h"
+
+namespace bolt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t ns_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+double per_second(std::int64_t n, std::int64_t ns) {
+  return n > 0 && ns > 0 ? static_cast<double>(n) * 1e9 / static_cast<double>(ns) : 0.0;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) {
+      const std::size_t colon = line.find(": ");
+      return colon == std::string::npos ? "" : line.substr(colon + 2);
+    }
+  }
+  return {};
+}
+
+std::string geometry_name(const Geometry& geometry) {
+  switch (geometry.kind) {
+    case Geometry::Kind::dynamic:
+      return "dynamic";
+    case Geometry::Kind::fixed:
+      return fmt::format("fixed:{}", geometry.n_rows);
+    case Geometry::Kind::hybrid:
+      return fmt::format("hybrid:{}", geometry.n_rows);
+  }
+  return {};
+}
+
+receipts::PackageFacts package_facts(const Package& package, const Tokenizer& tokenizer) {
+  receipts::PackageFacts facts;
+  for (const PackageFile& file : package.files()) {
+    facts.files.push_back({file.path, file.role, file.bytes, file.sha256, file.how, file.links});
+  }
+  facts.vocab = receipts::vocab_digest(tokenizer.n_tokens(), [&tokenizer](int id) {
+    return receipts::VocabEntry{tokenizer.bytes_of(id), tokenizer.is_special(id)};
+  });
+  facts.source = package.source();
+  return facts;
+}
+
+}  // namespace
+
+double Outcome::decode_tok_per_s() const {
+  return per_second(static_cast<std::int64_t>(reply.ids.size()) - 1, reply.decode_ns);
+}
+
+double Outcome::prompt_tok_per_s() const {
+  return per_second(reply.n_prompt - reply.n_reused, reply.prefill_ns);
+}
+
+double Outcome::tokens_per_pass() const {
+  const auto n = static_cast<double>(reply.ids.size());
+  return reply.counters.target > 0 ? (n - 1.0) / static_cast<double>(reply.counters.target) : 0.0;
+}
+
+const char* finish_reason(const std::string& stop) {
+  if (stop == "eos" || stop == "stop_text") return "stop";
+  if (stop == "limit") return "length";
+  if (stop == "context") return "context";
+  if (stop == "error") return "error";
+  return "cancelled";
+}
+
+Session::Session(const ModelOptions& model, const HowOptions& how, const ReceiptOptions& receipt)
+    : how_(how), receipt_(receipt) {
+  const Clock::time_point start = Clock::now();
+  check_device(model, how);
+  const std::string path = find_package(model);
+  where_ = prepare_receipts(receipt);
+  package_ = Package::open(path, {.n_threads = model.n_threads});
+  tokenizer_ = Tokenizer::from_json(package_->tokenizer_json(), path + "/tokenizer.json");
+  package_facts_ = package_facts(*package_, *tokenizer_);
+  engine_ = Engine::open(*package_, engine_options(model, how));
+  load_ns_ = ns_since(start);
+}
+
+void Session::check_prompt(const std::vector<int>& prompt_ids) const {
+  if (prompt_ids.empty()) throw Error(Exit::usage, "the prompt is empty; give it some text");
+  const auto n = static_cast<std::int64_t>(prompt_ids.size());
+  if (n >= engine_->context()) {
+    throw Error(
+        Exit::usage,
+        fmt::format("the prompt has {} tokens, the context holds {} and the reply needs room; "
+                    "shorten the prompt or raise --context (the model's limit is {})",
+                    n, engine_->context(), config().context_limit));
+  }
+  for (std::size_t i = 0; i < prompt_ids.size(); ++i) {
+    if (prompt_ids[i] < 0 || prompt_ids[i] >= config().vocab_size) {
+      throw Error(Exit::input,
+                  fmt::format("prompt id {} at index {} is not in the vocabulary, 0 to {}",
+                              prompt_ids[i], i, config().vocab_size - 1));
+    }
+  }
+}
+
+Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& listener,
+                        std::atomic<bool>& interrupt) {
+  const Clock::time_point start = Clock::now();
+  Request request{.prompt_ids = task.prompt_ids,
+                  .sampling = task.sampling,
+                  .stop_ids = task.ignore_eos ? std::vector<int>{} : config().stop_ids,
+                  .max_new = task.max_new,
+                  .draft = task.draft,
+                  .want_logits = receipt_.attach.logits || static_cast<bool>(listener.token),
+                  .progress = {}};
+  request.progress = listener.progress;
+  std::exception_ptr thrown;
+
+  Outcome outcome;
+  std::vector<std::string> logits_digests;
+  StreamDecoder decoder(*tokenizer_);
+  StopTexts stops(task.stop_texts);
+  const auto show = [&](const std::string& piece) {
+    outcome.text += piece;
+    if (piece.empty() || !listener.text || thrown) return;
+    try {
+      listener.text(piece);
+    } catch (...) {
+      thrown = std::current_exception();
+      interrupt = true;
+    }
+  };
+  const auto is_stop = [&request](int id) {
+    return std::find(request.stop_ids.begin(), request.stop_ids.end(), id) !=
+           request.stop_ids.end();
+  };
+  const TokenSink sink = [&](int id, std::span<const float> logits) {
+    if (listener.token) listener.token(id, logits);
+    if (receipt_.attach.logits) logits_digests.push_back(sha256_hex(std::as_bytes(logits)));
+    if (is_stop(id)) return true;  // the engine ends the reply; no text of it
+    show(stops.push(decoder.push(id)));
+    return !stops.matched();
+  };
+  outcome.reply = engine_->generate(sequence, request, sink, &interrupt);
+  if (!stops.matched()) show(stops.push(decoder.finish()) + stops.finish());
+  outcome.stop = thrown ? "cancelled" : finish_name(outcome.reply.finish);
+  outcome.total_ns = ns_since(start);
+
+  receipts::RunFacts sealed = facts(task, outcome);
+  sealed.out.logits = std::move(logits_digests);
+  if (receipt_.attach.state) {
+    sealed.out.state = {sequence.state_digest()};
+    sealed.out.state_boundary = "end";
+  }
+  outcome.receipt = receipts::write_run(sealed, where_);
+  if (thrown) std::rethrow_exception(thrown);
+  return outcome;
+}
+
+receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) const {
+  const Reply& reply = outcome.reply;
+  receipts::RunFacts facts;
+  facts.common.challenge = receipt_.challenge;
+  facts.common.build = receipts::build_facts(compiled_build());
+  facts.common.env = receipts::environment_facts();
+  facts.common.device = receipts::Device{.kind = "cpu",
+                                         .arch = isa_name(engine_->isa()),
+                                         .sms = {},
+                                         .ranks = 1,
+                                         .threads = engine_->n_threads(),
+                                         .name = processor_name(),
+                                         .driver = {},
+                                         .runtime = {},
+                                         .uuid_tag = {}};
+  facts.common.time = {.load_ns = load_ns_,
+                       .prefill_ns = reply.prefill_ns,
+                       .first_token_ns = reply.first_token_ns,
+                       .decode_ns = reply.decode_ns,
+                       .total_ns = outcome.total_ns,
+                       .utc = {}};
+  if (!package_->conversion_rid().empty()) {
+    facts.common.parents.push_back({"conversion", package_->conversion_rid()});
+  }
+  facts.package = package_facts_;
+  facts.arith = {.id = package_->arith_id(),
+                 .sha256 = package_->arith_sha256(),
+                 .kv = how_.kv == KvKind::i16 ? "i16" : "f32"};
+
+  facts.task.prompt_ids = task.prompt_ids;
+  facts.task.prompt_text = task.prompt_text;
+  facts.task.has_prompt_text = task.has_prompt_text;
+  if (task.templated) facts.task.template_sha256 = config().chat_template_sha256;
+  if (task.sampling.temperature > 0.0f) {
+    facts.task.sampling = {.kind = "sample",
+                           .temperature = task.sampling.temperature,
+                           .top_p = task.sampling.top_p,
+                           .min_p = task.sampling.min_p,
+                           .top_k = task.sampling.top_k,
+                           .rng = "philox4x32-10",
+                           .seed = task.sampling.seed};
+  }
+  if (!task.ignore_eos) facts.task.stop_ids = config().stop_ids;
+  facts.task.stop_texts = task.stop_texts;
+  facts.task.ignore_eos = task.ignore_eos;
+  facts.task.max_new = task.max_new;
+  facts.task.context = engine_->context();
+
+  const int depth_max = how_.window_rows - 1;
+  const int depth = task.draft.drafts < 0 ? depth_max : std::min(task.draft.drafts, depth_max);
+  const bool drafts = task.draft.source != DraftOptions::Source::off && depth > 0;
+  facts.mode.geometry = geometry_name(package_->graph().geometry);
+  if (drafts) {
+    facts.mode.kind = "speculative";
+    facts.mode.depth = depth;
+    facts.mode.adaptive = task.draft.drafts < 0;
+    facts.mode.source = draft_source_name(task.draft.source);
+    facts.mode.costs = engine_->cost_digest();
+  }
+  facts.sched.cache = reply.n_reused > 0 ? "resumed" : "cold";
+  facts.sched.cached_n = reply.n_reused;
+
+  facts.out.ids = reply.ids;
+  facts.out.text = outcome.text;
+  facts.out.has_text = true;
+  facts.out.nonfinite = reply.n_nonfinite;
+  facts.stop.kind = outcome.stop;
+  if (reply.finish == Finish::eos) facts.stop.id = reply.stop_id;
+  if (reply.finish == Finish::error) facts.stop.at = reply.error_position;
+
+  const Counters& c = reply.counters;
+  facts.count.target = c.target;
+  facts.count.rounds = c.rounds;
+  facts.count.prompt_passes = c.prompt_passes;
+  facts.count.drafted = c.drafted;
+  facts.count.accepted_at = c.accepted_at;
+  facts.count.bonus = c.bonus;
+  facts.count.cut = c.cut;
+  facts.count.copy_rounds = c.copy_rounds;
+  facts.count.copy_drafted = c.copy_drafted;
+  facts.count.copy_accepted = c.copy_accepted;
+  facts.count.head_levels = c.head_levels;
+  facts.attach = receipt_.attach;
+  return facts;
+}
+
+}  // namespace bolt

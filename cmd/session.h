@@ -1,0 +1,94 @@
+// What a command that answers prompts holds open: the package, its tokenizer, the engine and the
+// place for receipts; and how one reply is made, timed, and sealed. What is printed is the
+// caller's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cmd/options.h"
+#include "core/engine/engine.h"
+#include "core/pack/package.h"
+#include "core/text/tokenizer.h"
+#include "receipts/facts.h"
+#include "receipts/write.h"
+
+namespace bolt {
+
+// One reply to be made, everything resolved.
+struct Task {
+  std::vector<int> prompt_ids;
+  std::string prompt_text;  // what was tokenised, if a text was
+  bool has_prompt_text = false;
+  bool templated = false;  // the package's chat template made prompt_text
+  SampleSpec sampling;
+  std::vector<std::string> stop_texts;
+  bool ignore_eos = false;
+  std::int64_t max_new = -1;
+  DraftOptions draft;
+};
+
+// What a reply tells while it is being made. All may be empty.
+struct Listener {
+  // The next piece of text, whole characters, no stop text. Throwing ends the reply as cancelled;
+  // the receipt is sealed and the exception thrown again.
+  std::function<void(const std::string&)> text;
+  std::function<void(int id, std::span<const float> logits)> token;
+  std::function<void(const Progress&)> progress;
+};
+
+struct Outcome {
+  Reply reply;
+  std::string text;
+  std::string
+      stop;  // receipts' word: eos, limit, context, stop_text, interrupted, cancelled, error
+  receipts::Written receipt;
+  std::int64_t total_ns = 0;
+
+  double decode_tok_per_s() const;  // 0 where fewer than two tokens came
+  double prompt_tok_per_s() const;
+  double tokens_per_pass() const;  // of the passes after the prompt
+};
+
+// OpenAI's word for how a reply ended: stop, length, context, cancelled, error.
+const char* finish_reason(const std::string& stop);
+
+class Session {
+ public:
+  // Opens and checks all of it. Error as find_package, Package::open, Tokenizer::from_json and
+  // Engine::open throw, and where receipts cannot be written.
+  Session(const ModelOptions& model, const HowOptions& how, const ReceiptOptions& receipt);
+
+  const Package& package() const { return *package_; }
+  const ModelConfig& config() const { return package_->config(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  Engine& engine() { return *engine_; }
+  std::int64_t load_ns() const { return load_ns_; }
+
+  // Error(usage) for an empty prompt, one that leaves no room in the context, ids the model lacks.
+  void check_prompt(const std::vector<int>& prompt_ids) const;
+
+  // `interrupt` ends the reply; it is set, too, when a listener throws.
+  // Makes the reply and seals its receipt, whatever ends it. A reply that ended in a numeric error
+  // or an interrupt is an Outcome, too.
+  Outcome answer(Sequence& sequence, const Task& task, const Listener& listener,
+                 std::atomic<bool>& interrupt);
+
+ private:
+  receipts::RunFacts facts(const Task& task, const Outcome& outcome) const;
+
+  HowOptions how_;
+  ReceiptOptions receipt_;
+  receipts::Where where_;
+  std::unique_ptr<Package> package_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  receipts::PackageFacts package_facts_;
+  std::int64_t load_ns_ = 0;
+};
+
+}  // namespace bolt
