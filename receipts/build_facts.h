@@ -1,5 +1,5 @@
-// Which program is running: the executable's own bytes, the modules mapped into it, the environment
-// that could change it, and what it was compiled from.
+// Which program is running: the executable's own bytes, the modules mapped into it, and the
+// environment that could change it. What it was compiled from is the caller's to say.
 #pragma once
 
 #include <string>
@@ -14,8 +14,9 @@ namespace bolt::receipts {
 // device, inode, size, mtime and ctime, in $XDG_CACHE_HOME/bolt). Cheap and safe to call twice.
 void start_build_facts();
 
-// Everything Build holds. Waits for the hash. Modules are those mapped now (none in a static binary).
-Build build_facts();
+// `compiled` holds what the build knew (commit, tree, diff, toolchain, flags, cubins); added are
+// the executable's hash, which is waited for, and the modules mapped now (none in a static binary).
+Build build_facts(Build compiled);
 
 // Lower-case hex SHA-256 of the running executable; waits for the hash.
 const std::string& executable_sha256();
@@ -28,8 +29,5 @@ std::vector<EnvEntry> environment_facts();
 // Code injection (LD_PRELOAD, LD_AUDIT, CUDA_INJECTION64_PATH) is the one thing that drops the
 // promise. Returns the variable's name, else empty.
 std::string injected_by(const std::vector<EnvEntry>& env);
-
-// What CMake compiled in: commit, tree, diff, toolchain, flags (receipts/build_info.h).
-Build compiled_build();
 
 }  // namespace bolt::receipts

@@ -1,6 +1,7 @@
-// What a receipt says, as plain facts: the caller fills them in, body.h turns them into the canonical
-// body and its digests. Fields are explained in man/bolt-receipt.5; an empty string, list or optional
-// means "no value" and is left out of the body. Digests given as strings are lower-case hex.
+// What a receipt says, as plain facts: the caller fills them in, body.h turns them into the
+// canonical body and its digests. Fields are explained in man/bolt-receipt.5; an empty string, list
+// or optional means "no value" and is left out of the body. Digests given as strings are lower-case
+// hex.
 #pragma once
 
 #include <array>
@@ -75,10 +76,10 @@ struct PackageFacts {
 };
 
 struct Arith {
-  std::string id;              // bolt-exact/1
-  std::string sha256;          // of the contract's test vectors
-  std::string kv = "i16";      // i16, f32
-  std::string scope = "any";   // any, arch, sm_count
+  std::string id;             // bolt-exact/1
+  std::string sha256;         // of the contract's test vectors
+  std::string kv = "i16";     // i16, f32
+  std::string scope = "any";  // any, arch, sm_count
   bool width_invariant = true;
 };
 
@@ -93,7 +94,7 @@ struct Sampling {
 
 struct TaskFacts {
   std::vector<int> prompt_ids;
-  std::string prompt_text;      // the text that was tokenised; may be any bytes
+  std::string prompt_text;  // the text that was tokenised; may be any bytes
   bool has_prompt_text = false;
   std::string template_sha256;  // of the chat template, empty if none was used
   Sampling sampling;
@@ -105,12 +106,12 @@ struct TaskFacts {
 };
 
 struct Mode {
-  std::string kind = "ordinary";  // ordinary, speculative
-  std::int64_t depth = 0;         // most drafts a round; 0 when ordinary
-  bool adaptive = false;          // the depth rule chose how many
-  std::string source = "off";     // off, mtp, copy, auto, scripted
+  std::string kind = "ordinary";     // ordinary, speculative
+  std::int64_t depth = 0;            // most drafts a round; 0 when ordinary
+  bool adaptive = false;             // the depth rule chose how many
+  std::string source = "off";        // off, mtp, copy, auto, scripted
   std::string geometry = "dynamic";  // dynamic, fixed:R, hybrid:R
-  std::string costs;              // SHA-256 of the cost table, empty if none was asked for
+  std::string costs;                 // SHA-256 of the cost table, empty if none was asked for
 };
 
 struct Sched {
@@ -137,7 +138,7 @@ struct OutFacts {
 };
 
 struct Stop {
-  std::string kind = "limit";  // eos, limit, context, stop_text, interrupted, cancelled, error
+  std::string kind = "limit";      // eos, limit, context, stop_text, interrupted, cancelled, error
   std::optional<std::int64_t> id;  // of eos
   std::optional<std::int64_t> at;  // of error: absolute position whose logits were not finite
 };
@@ -157,10 +158,11 @@ struct Times {
   std::string utc;  // 2026-01-31T12:34:56Z; filled in by the writer when empty
 };
 
+// Which line of a batch a run answers.
 struct RequestFacts {
-  std::string input_sha256;  // of the line
+  std::string input;  // the line's bytes; only a digest is sealed
   std::int64_t line = 0;
-  std::string id_sha256;
+  std::string id;  // the line's own id, as JSON text; empty if none; only a digest is sealed
 };
 
 // Which planned cell a run answers. `plan` is the plan receipt's rid.
@@ -227,16 +229,16 @@ struct SourceFile {
 
 struct ConversionFacts {
   Common common;
-  PackageFacts package;  // the result
-  Arith arith;           // id and sha256 as package.json names them; the rest is not sealed
+  PackageFacts package;     // the result
+  Arith arith;              // id and sha256 as package.json names them; the rest is not sealed
   std::string source_name;  // the checkpoint's or package's folder name, not its path
   std::vector<SourceFile> source_files;
   std::string quant;              // none, q8, nvfp4
   std::vector<std::string> keep;  // patterns exempt from quantising
   std::string geometry = "dynamic";
   bool without_mtp = false;
-  bool verified = false;           // every value was decoded from both sides and compared
-  std::int64_t tensors = 0;        // tensors read
+  bool verified = false;     // every value was decoded from both sides and compared
+  std::int64_t tensors = 0;  // tensors read
   std::int64_t values_compared = 0;
   std::int64_t values_requantised = 0;
   std::string draft_vocab_sha256;  // of the ids' file, empty if none
@@ -250,6 +252,7 @@ struct SessionFacts {
   Arith arith;
   Mode mode;
   Sched sched;
+  Redaction redaction;
   struct Totals {
     std::int64_t lines = 0, answered = 0, failed = 0;
     std::vector<std::string> rids;  // of its runs, in line order
