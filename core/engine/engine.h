@@ -18,14 +18,15 @@
 namespace bolt {
 
 struct EngineOptions {
-  int n_threads = 0;             // 0: all cores this process may run on
-  Isa isa = Isa::automatic;      // asking for one this machine lacks is a usage error
+  int n_threads = 0;         // 0: all cores this process may run on
+  Isa isa = Isa::automatic;  // asking for one this machine lacks is a usage error
   KvKind kv = KvKind::i16;
-  int chunk_rows = 512;          // rows of a prompt call, 1..
+  int chunk_rows = 512;              // rows of a prompt call, 1..
   int window_rows = kWindowRowsMax;  // most rows of a decoding window, 1..32
-  std::int64_t context = 0;      // most ids of a sequence; 0: the model's, or what fits
-  int n_slots = 1;               // sequences that may be open at once
-  std::string cost_table;        // file; empty: measured once and cached
+  std::int64_t context = 0;          // most ids of a sequence; 0: the model's, or what fits
+  int n_slots = 1;                   // sequences that may be open at once
+  std::string cost_table;            // file; empty: measured once and cached
+  std::string build_id;              // names this build in the cost cache; empty: nothing is cached
 };
 
 // Where drafts come from, and how many. drafts < 0: the depth rule decides.
@@ -36,14 +37,21 @@ struct DraftOptions {
 
 // Exact, and equal from run to run (man/bolt-receipt.5).
 struct Counters {
-  std::int64_t target = 0;         // target passes after the prompt that held this sequence's rows
+  std::int64_t target = 0;  // target passes after the prompt that held this sequence's rows
   std::int64_t prompt_passes = 0;
-  std::int64_t rounds = 0;         // equal to target under bolt-exact (no segments)
+  std::int64_t rounds = 0;  // equal to target under bolt-exact (no segments)
   std::int64_t drafted = 0;
   std::vector<std::int64_t> accepted_at;  // by depth, non-increasing
   std::int64_t bonus = 0, cut = 0;
   std::int64_t copy_rounds = 0, copy_drafted = 0, copy_accepted = 0;
   std::int64_t head_levels = 0;
+};
+
+// A known reply, for benchmarks: drafts are its ids, each right with probability `rate`.
+struct Script {
+  std::vector<int> reply_ids;
+  double rate = 1.0;
+  std::uint64_t seed = 0;
 };
 
 // How far a request has come, after each pass that held its rows.
@@ -54,12 +62,13 @@ struct Progress {
 };
 
 struct Request {
-  std::vector<int> prompt_ids;   // the whole sequence before the reply; at least one id
-  SampleSpec sampling;           // position and n_vocab are filled in by the engine
-  std::vector<int> stop_ids;     // a reply ends with one of them; empty with ignore_eos
-  std::int64_t max_new = -1;     // -1: until a stop or the context's end
+  std::vector<int> prompt_ids;  // the whole sequence before the reply; at least one id
+  SampleSpec sampling;          // position and n_vocab are filled in by the engine
+  std::vector<int> stop_ids;    // a reply ends with one of them; empty with ignore_eos
+  std::int64_t max_new = -1;    // -1: until a stop or the context's end
   DraftOptions draft;
-  bool want_logits = false;      // hand each emitted position's logits to the sink
+  std::shared_ptr<const Script> script;  // benchmarks only: drafts come from it
+  bool want_logits = false;              // hand each emitted position's logits to the sink
   // Called once a prompt chunk and once a round; for status lines. May be empty.
   std::function<void(const Progress&)> progress;
 };
@@ -73,10 +82,10 @@ enum class Finish { eos, stop_text, limit, context, interrupted, error };
 struct Reply {
   std::vector<int> ids;
   Finish finish = Finish::limit;
-  int stop_id = -1;                // of Finish::eos
-  std::int64_t error_position = -1;  // absolute position whose logits were not finite
+  int stop_id = -1;                  // of Finish::eos
+  std::int64_t error_position = -1;  // absolute position of the token that could not be chosen
   std::int64_t n_prompt = 0;
-  std::int64_t n_reused = 0;       // leading prompt ids whose state was already there
+  std::int64_t n_reused = 0;  // leading prompt ids whose state was already there
   std::int64_t n_nonfinite = 0;
   Counters counters;
   std::int64_t prefill_ns = 0, first_token_ns = 0, decode_ns = 0;
@@ -93,6 +102,14 @@ class Sequence {
   virtual std::string state_digest() const = 0;
 };
 
+// A reply in the making, for callers that share rounds among several. Ends with its sequence.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+  virtual bool is_finished() const = 0;
+  virtual const Reply& reply() const = 0;  // as far as it has come
+};
+
 class Engine {
  public:
   // Reads nothing of the package's files but the mapped weights, which must outlive the engine.
@@ -104,6 +121,13 @@ class Engine {
   // prompt, else it is reset) and the reply. `interrupt` is looked at once a round and chunk.
   virtual Reply generate(Sequence& sequence, const Request& request, const TokenSink& sink,
                          const std::atomic<bool>* interrupt = nullptr) = 0;
+
+  // The same in steps: start() checks the request as generate() does; round() runs one pass over
+  // the next rows of all that are not finished. The sequences must differ and outlive it.
+  virtual std::unique_ptr<Generation> start(Sequence& sequence, const Request& request,
+                                            TokenSink sink,
+                                            const std::atomic<bool>* interrupt = nullptr) = 0;
+  virtual void round(std::span<Generation* const> generations) = 0;
 
   virtual std::int64_t context() const = 0;
   virtual int n_threads() const = 0;

@@ -1,0 +1,119 @@
+// Measuring, reading and keeping the cost table.
+#include "core/engine/cost_table.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/base/output.h"
+#include "core/base/sha256.h"
+
+namespace bolt {
+namespace {
+
+constexpr int kWidths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+constexpr std::int64_t kPatientNs =
+    20'000'000;  // calls slower than this are timed once, not thrice
+
+// The least of a few calls: what the work costs when nothing else interferes.
+template <class Time>
+std::int64_t least_ns(Time&& time) {
+  std::int64_t least = time();
+  for (int i = 0; i < 2 && least < kPatientNs; ++i) least = std::min(least, time());
+  return std::max<std::int64_t>(least, 1);
+}
+
+std::string cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
+    return std::string(cache) + "/bolt";
+  }
+  if (const char* home = std::getenv("HOME"); home && *home) {
+    return std::string(home) + "/.cache/bolt";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string CostTable::json() const {
+  JsonWriter out;
+  out.begin_object();
+  out.key("v_ns").begin_array(true);
+  for (int r = 1; r <= kCostRowsMax; ++r) out.value(window_ns[static_cast<std::size_t>(r)]);
+  out.end_array();
+  out.member("level_ns", level_ns).member("vocab_level_ns", vocab_level_ns);
+  out.end_object();
+  return out.take();
+}
+
+std::string CostTable::digest() const { return sha256_hex(json()); }
+
+CostTable CostTable::parse(const std::string& name, const std::string& text) {
+  const JsonDocument document = JsonDocument::parse(name, text);
+  const JsonValue root = document.root();
+  root.only({"v_ns", "level_ns", "vocab_level_ns"});
+  constexpr std::int64_t kMax = 1'000'000'000'000'000;
+  CostTable table;
+  const auto v = root.at("v_ns").items();
+  if (v.size() != kCostRowsMax) root.at("v_ns").fail("64 integers");
+  for (std::size_t r = 1; r <= kCostRowsMax; ++r) {
+    table.window_ns[r] = v[r - 1].integer(1, kMax);
+    if (table.window_ns[r] < table.window_ns[r - 1]) v[r - 1].fail("no less than the one before");
+  }
+  table.level_ns = root.at("level_ns").integer(0, kMax);
+  table.vocab_level_ns = root.at("vocab_level_ns").integer(0, kMax);
+  return table;
+}
+
+CostTable measure_costs(Model& model) {
+  CostTable table;
+  model.time_window_ns(1);  // warm-up: pages, threads, branch history
+  int before = 0;
+  for (const int r : kWidths) {
+    const std::int64_t ns = least_ns([&] { return model.time_window_ns(r); });
+    const std::int64_t low = table.window_ns[static_cast<std::size_t>(before)];
+    const std::int64_t high = std::max(ns, low);
+    for (int i = before + 1; i <= r; ++i) {
+      table.window_ns[static_cast<std::size_t>(i)] =
+          before == 0 ? high : low + (high - low) * (i - before) / (r - before);
+    }
+    before = r;
+  }
+  if (model.has_head()) {
+    model.time_level_ns(false);
+    table.level_ns = least_ns([&] { return model.time_level_ns(false); });
+    if (!model.draft_vocab().empty()) {
+      table.vocab_level_ns = least_ns([&] { return model.time_level_ns(true); });
+    }
+  }
+  return table;
+}
+
+CostTable load_costs(Model& model, const std::string& file, const std::string& key) {
+  if (!file.empty()) {
+    if (path_exists(file)) return CostTable::parse(file, read_file(file));
+    const CostTable table = measure_costs(model);
+    write_file_atomically(file, table.json() + "\n");
+    return table;
+  }
+  const std::string folder = key.empty() ? std::string() : cache_folder();
+  if (folder.empty()) return measure_costs(model);
+  const std::string path = folder + "/costs-" + sha256_hex(key).substr(0, 32) + ".json";
+  // A cache that cannot be read or written costs a measurement, never a run.
+  try {
+    if (path_exists(path)) return CostTable::parse(path, read_file(path));
+  } catch (const Error&) {
+  }
+  const CostTable table = measure_costs(model);
+  try {
+    std::filesystem::create_directories(folder);
+    write_file_atomically(path, table.json() + "\n");
+  } catch (const std::exception&) {
+  }
+  return table;
+}
+
+}  // namespace bolt

@@ -1,0 +1,68 @@
+// How deep to draft: each draft is worth its price in modelled time, or is not made. Costs are
+// modelled (cost_table.h), never the clock, so that counters repeat from run to run.
+#pragma once
+
+#include <span>
+
+#include "core/engine/cost_table.h"
+#include "core/engine/model.h"
+
+namespace bolt {
+
+// Tokens over modelled cost, both smoothed with weight 1/8.
+class SmoothedRate {
+ public:
+  SmoothedRate(double tokens, double cost) : tokens_(tokens), cost_(cost) {}
+  void add(double tokens, double cost) {
+    tokens_ += (tokens - tokens_) / 8;
+    cost_ += (cost - cost_) / 8;
+  }
+  double value() const { return tokens_ / cost_; }
+
+ private:
+  double tokens_, cost_;
+};
+
+// A source whose rounds gain less than 2% over ordinary ones sits out 8 rounds, then tries one;
+// each failed try doubles the wait, to at most 256.
+class Probation {
+ public:
+  bool sits_out() const { return left_ > 0; }
+  void pass_round() {
+    if (left_ > 0) --left_;
+  }
+  // After a round of the source. gain: its smoothed tokens over cost, ordinary rounds being 1.
+  void judge(double gain);
+
+ private:
+  int wait_ = 0, left_ = 0;
+};
+
+// With R the smoothed tokens over cost of all rounds, V[r] the cost of r rows, L of a head level
+// and P_k the probability of the first k drafts under the head:
+//   draft k+1 is made      while P_k^2 >= R (V[k+2] - V[k+1] + L)
+//   draft k   is verified  while P_k^2 >= R (V[k+1] - V[k])
+class DepthRule {
+ public:
+  explicit DepthRule(const CostTable& costs);
+
+  // Whether the head is to be asked this round at all.
+  bool asks_head(bool draft_vocab) const;
+  bool copies() const { return !copy_probation_.sits_out(); }
+  // prices[k]: of drafting k+1, for k < prices.size().
+  void price_drafts(bool draft_vocab, std::span<float> prices) const;
+  // How many of the chain's drafts are worth verifying.
+  int n_verified(std::span<const Draft> chain) const;
+
+  // After a round that ran n_levels head levels, verified n_drafts and kept n_tokens.
+  void learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens);
+
+ private:
+  double window(int n_rows) const { return costs_.window(n_rows); }
+
+  const CostTable costs_;
+  SmoothedRate all_, head_, copy_;
+  Probation head_probation_, copy_probation_;
+};
+
+}  // namespace bolt

@@ -1,0 +1,45 @@
+// Where a sequence's drafts come from, and how many are made. Drafts are guesses: whatever a
+// drafter says, the target's samples decide. One object a reply.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/engine/cost_table.h"
+#include "core/engine/engine.h"
+#include "core/engine/model.h"
+
+namespace bolt {
+
+// What one round is to try.
+struct DraftPlan {
+  std::vector<int> ids;  // to verify: a copy at once, the head's drafts after choose()
+  bool is_copy = false;
+  int max_levels = 0;            // > 0: the head is asked for so many drafts
+  bool draft_vocab = false;      // over the draft vocabulary alone
+  std::span<const float> go_on;  // DraftAsk::go_on; lives in the drafter
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  // Whether the head must follow the sequence.
+  virtual bool uses_head() const = 0;
+  // known: all ids of the sequence, the last not run yet. max_drafts >= 1.
+  virtual void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) = 0;
+  // Takes the head's answer to a plan that asked, and fills in plan.ids.
+  virtual void choose(std::span<const Draft> chain, DraftPlan& plan) = 0;
+  // After every round, drafted or not.
+  virtual void learn(const DraftPlan& plan, int n_levels, int n_accepted) = 0;
+};
+
+// Asked for once, when a depth rule first needs it.
+using CostSource = std::function<const CostTable&()>;
+
+// The drafter of a request, null for Source::off. A source that the package lacks proposes nothing.
+std::unique_ptr<Drafter> make_drafter(const Request& request, const Model& model, CostSource costs);
+
+}  // namespace bolt

@@ -1,0 +1,196 @@
+// Opens a package on this machine and answers requests with it.
+#include "core/engine/engine.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/engine/cost_table.h"
+#include "core/engine/drafter.h"
+#include "core/engine/generate.h"
+#include "core/engine/ops_model.h"
+#include "core/ops/host.h"
+
+namespace bolt {
+namespace {
+
+constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
+
+// Memory the kernel could give us now, the cgroup's limit considered. 0: unknown.
+std::uint64_t available_bytes() {
+  std::uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string name; meminfo >> name;) {
+    std::uint64_t kib = 0;
+    if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
+    meminfo.ignore(256, '\n');
+  }
+  std::uint64_t limit = 0, used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  return available;
+}
+
+std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options) {
+  const std::int64_t limit = package.config().context_limit;
+  if (options.context > limit) {
+    throw Error(Exit::usage, "--context: " + std::to_string(options.context) +
+                                 " is more than the model's limit of " + std::to_string(limit));
+  }
+  const std::uint64_t per_position = kv_bytes_per_position(ops, package.graph(), options.kv);
+  const std::uint64_t available = available_bytes();
+  if (per_position == 0 || available == 0) return options.context > 0 ? options.context : limit;
+  const std::uint64_t each = per_position * static_cast<std::uint64_t>(options.n_slots);
+  if (options.context > 0) {
+    const auto most = static_cast<std::int64_t>(available / each);
+    if (options.context > most) {
+      throw Error(Exit::usage, "--context: keys and values of " + std::to_string(options.context) +
+                                   " ids do not fit the free memory; at most " +
+                                   std::to_string(most) + " would");
+    }
+    return options.context;
+  }
+  const auto fits = static_cast<std::int64_t>(available / 2 / each);
+  return std::max<std::int64_t>(1, std::min(limit, fits / kPageKeys * kPageKeys));
+}
+
+class HostSequence final : public Sequence {
+ public:
+  explicit HostSequence(Model& model) : model_(model), slot_(model.open_slot()) {}
+  ~HostSequence() override { model_.close_slot(slot_); }
+  const std::vector<int>& ids() const override { return model_.ids(slot_); }
+  void reset() override { model_.reset_slot(slot_); }
+  std::string state_digest() const override { return model_.state_digest(slot_); }
+  int slot() const { return slot_; }
+
+ private:
+  Model& model_;
+  const int slot_;
+};
+
+class HostEngine final : public Engine {
+ public:
+  HostEngine(const Package& package, const EngineOptions& options)
+      : package_(package),
+        options_(options),
+        n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
+        ops_(n_threads_, resolve_isa(options.isa)),
+        context_(resolve_context(ops_, package, options)),
+        model_(ops_, package.graph(), sizes()) {}
+
+  std::unique_ptr<Sequence> new_sequence() override {
+    return std::make_unique<HostSequence>(model_);
+  }
+
+  std::unique_ptr<Generation> start(Sequence& sequence, const Request& request, TokenSink sink,
+                                    const std::atomic<bool>* interrupt) override {
+    check(request);
+    const int slot = static_cast<HostSequence&>(sequence).slot();
+    const std::vector<int>& held = model_.ids(slot);
+    const std::vector<int>& prompt = request.prompt_ids;
+    // The last prompt id must be run, for its logits.
+    const bool extends =
+        held.size() < prompt.size() && std::equal(held.begin(), held.end(), prompt.begin());
+    if (!extends || model_.is_broken(slot)) model_.reset_slot(slot);
+    return std::make_unique<Stream>(
+        model_, slot, request, std::move(sink),
+        make_drafter(request, model_, [this]() -> const CostTable& { return costs(); }), context_,
+        model_.max_window_rows() - 1, interrupt);
+  }
+
+  void round(std::span<Generation* const> generations) override {
+    std::vector<Stream*> streams;
+    for (Generation* generation : generations) streams.push_back(static_cast<Stream*>(generation));
+    run_round(model_, streams);
+  }
+
+  Reply generate(Sequence& sequence, const Request& request, const TokenSink& sink,
+                 const std::atomic<bool>* interrupt) override {
+    const auto generation = start(sequence, request, sink, interrupt);
+    Generation* const only = generation.get();
+    while (!only->is_finished()) round({&only, 1});
+    return only->reply();
+  }
+
+  std::int64_t context() const override { return context_; }
+  int n_threads() const override { return n_threads_; }
+  Isa isa() const override { return ops_.isa(); }
+  const std::string& cost_digest() const override { return cost_digest_; }
+
+ private:
+  ModelSizes sizes() const {
+    ModelSizes sizes;
+    sizes.kv = options_.kv;
+    sizes.n_slots = options_.n_slots;
+    sizes.context = context_;
+    sizes.chunk_rows = static_cast<int>(
+        std::min({std::int64_t{options_.chunk_rows}, context_, std::int64_t{kChunkRowsMax}}));
+    sizes.window_rows = options_.window_rows;
+    sizes.n_vocab = package_.config().n_tokens;
+    return sizes;
+  }
+
+  void check(const Request& request) const {
+    const auto n_prompt = static_cast<std::int64_t>(request.prompt_ids.size());
+    if (n_prompt == 0) throw Error(Exit::usage, "prompt: it is empty, expected at least one id");
+    for (const int id : request.prompt_ids) {
+      if (id >= 0 && id < model_.vocab_size()) continue;
+      throw Error(Exit::usage, "prompt: id " + std::to_string(id) + " is outside [0, " +
+                                   std::to_string(model_.vocab_size()) + ")");
+    }
+    if (n_prompt >= context_) {
+      throw Error(Exit::usage, "prompt: its " + std::to_string(n_prompt) +
+                                   " ids leave no room for a reply in a context of " +
+                                   std::to_string(context_) + "; shorten it or raise --context");
+    }
+  }
+
+  const CostTable& costs() {
+    if (!costs_) {
+      costs_ = load_costs(model_, options_.cost_table, cost_key());
+      cost_digest_ = costs_->digest();
+    }
+    return *costs_;
+  }
+  // Everything that costs depend on, but the clock.
+  std::string cost_key() const {
+    if (options_.build_id.empty()) return {};
+    std::string key = options_.build_id + " cpu " + processor_name() + " " + isa_name(ops_.isa()) +
+                      " threads " + std::to_string(n_threads()) +
+                      (options_.kv == KvKind::f32 ? " f32" : " i16");
+    for (const PackageFile& file : package_.files()) {
+      if (file.role == "graph" || file.role == "config") key += " " + file.sha256;
+    }
+    return key;
+  }
+  static std::string processor_name() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+      if (line.rfind("model name", 0) == 0) return line;
+    }
+    return {};
+  }
+
+  const Package& package_;
+  const EngineOptions options_;
+  const int n_threads_;
+  HostOps ops_;
+  const std::int64_t context_;
+  OpsModel model_;
+  std::optional<CostTable> costs_;
+  std::string cost_digest_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::open(const Package& package, const EngineOptions& options) {
+  require(options.chunk_rows >= 1 && options.window_rows >= 1 &&
+              options.window_rows <= kWindowRowsMax && options.n_slots >= 1 && options.context >= 0,
+          "engine options are in range");
+  return std::make_unique<HostEngine>(package, options);
+}
+
+}  // namespace bolt

@@ -1,0 +1,248 @@
+// The round: draft, run, keep what the target samples, commit.
+#include "core/engine/generate.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace bolt {
+
+const char* finish_name(Finish finish) {
+  switch (finish) {
+    case Finish::eos:
+      return "eos";
+    case Finish::stop_text:
+      return "stop_text";
+    case Finish::limit:
+      return "limit";
+    case Finish::context:
+      return "context";
+    case Finish::interrupted:
+      return "interrupted";
+    case Finish::error:
+      return "error";
+  }
+  return "?";
+}
+
+Stream::Stream(Model& model, int slot, Request request, TokenSink sink,
+               std::unique_ptr<Drafter> drafter, std::int64_t context, int max_drafts,
+               const std::atomic<bool>* interrupt)
+    : model_(model),
+      slot_(slot),
+      request_(std::move(request)),
+      sink_(std::move(sink)),
+      drafter_(std::move(drafter)),
+      context_(context),
+      max_drafts_(max_drafts),
+      interrupt_(interrupt),
+      start_(Clock::now()),
+      known_(request_.prompt_ids),
+      n_run_(static_cast<std::int64_t>(model.ids(slot).size())) {
+  reply_.n_prompt = static_cast<std::int64_t>(known_.size());
+  reply_.n_reused = n_run_;
+  require(in_prompt(), "the slot holds less than the prompt");
+  if (request_.want_logits) logits_.resize(static_cast<std::size_t>(model.vocab_size()));
+}
+
+bool Stream::looks_interrupted() {
+  if (interrupt_ && interrupt_->load(std::memory_order_relaxed)) finish(Finish::interrupted);
+  return finished_;
+}
+
+// Drafts for the rows after the known one. A window never reaches past the limit or the context, so
+// every token it can emit has its place.
+void Stream::plan() {
+  plan_ = DraftPlan{};
+  n_levels_ = 0;
+  if (!drafter_) return;
+  std::int64_t room = context_ - static_cast<std::int64_t>(known_.size());
+  if (request_.max_new >= 0) {
+    room = std::min(room, request_.max_new - static_cast<std::int64_t>(reply_.ids.size()));
+  }
+  const int max_drafts = static_cast<int>(std::min<std::int64_t>(max_drafts_, room - 1));
+  if (max_drafts >= 1) drafter_->plan(known_, max_drafts, plan_);
+  require(static_cast<int>(plan_.ids.size()) <= std::max(0, max_drafts), "drafts fit the window");
+}
+
+DraftAsk Stream::ask() const {
+  DraftAsk ask;
+  ask.slot = slot_;
+  ask.next_id = known_.back();
+  ask.max_levels = plan_.max_levels;
+  ask.draft_vocab = plan_.draft_vocab;
+  ask.sampling = request_.sampling;
+  ask.stop_ids = request_.stop_ids;
+  ask.go_on = plan_.go_on;
+  return ask;
+}
+
+void Stream::take_chain(std::span<const Draft> chain) {
+  n_levels_ = static_cast<int>(chain.size());
+  reply_.counters.head_levels += n_levels_;
+  drafter_->choose(chain, plan_);
+}
+
+Window Stream::window(int max_chunk) {
+  Window window;
+  window.slot = slot_;
+  window.sampling = request_.sampling;
+  window.feed_head = drafter_ && drafter_->uses_head();
+  rows_.clear();
+  if (in_prompt()) {
+    const std::int64_t n = std::min<std::int64_t>(max_chunk, reply_.n_prompt - n_run_);
+    const auto first = known_.begin() + n_run_;
+    rows_.assign(first, first + n);
+    window.sure = true;
+    window.n_sampled = n_run_ + n == reply_.n_prompt && request_.max_new != 0 ? 1 : 0;
+  } else {
+    rows_.push_back(known_.back());
+    rows_.insert(rows_.end(), plan_.ids.begin(), plan_.ids.end());
+    window.n_sampled = static_cast<int>(rows_.size());
+  }
+  window.ids = rows_;
+  return window;
+}
+
+void Stream::take(const WindowResult& result, int index) {
+  in_prompt() ? take_prompt(result, index) : take_window(result, index);
+  if (request_.progress) {
+    request_.progress({std::min(n_run_, reply_.n_prompt),
+                       static_cast<std::int64_t>(reply_.ids.size()), &reply_.counters});
+  }
+}
+
+void Stream::take_prompt(const WindowResult& result, int index) {
+  ++reply_.counters.prompt_passes;
+  if (result.first_marked >= 0) return fail(n_run_ + result.first_marked + 1);
+  const bool is_last = n_run_ + static_cast<std::int64_t>(rows_.size()) == reply_.n_prompt;
+  const int id = result.sampled.empty() ? -1 : result.sampled[0].id;
+  if (!result.sampled.empty() && id < 0) return fail(reply_.n_prompt);
+  // Before a sink that may throw: the prompt's state is good whatever becomes of the reply.
+  model_.commit(slot_, static_cast<int>(rows_.size()));
+  n_run_ += static_cast<std::int64_t>(rows_.size());
+  if (!is_last) return;
+  reply_.prefill_ns = (Clock::now() - start_).count();
+  if (id < 0) return finish(Finish::limit);  // max_new is 0
+  emit(id, index, 0);
+  reply_.first_token_ns = (Clock::now() - start_).count();
+}
+
+void Stream::take_window(const WindowResult& result, int index) {
+  Counters& count = reply_.counters;
+  ++count.target;
+  ++count.rounds;
+  const std::vector<int>& drafts = plan_.ids;
+  const int n_drafts = static_cast<int>(drafts.size());
+  const std::vector<Sampled>& sampled = result.sampled;
+  // The longest run of drafts that are what the target samples; the row after it is reached, too.
+  int n_accepted = 0;
+  while (n_accepted < n_drafts && sampled[static_cast<std::size_t>(n_accepted)].id ==
+                                      drafts[static_cast<std::size_t>(n_accepted)]) {
+    ++n_accepted;
+  }
+  const bool has_bonus = sampled[static_cast<std::size_t>(n_accepted)].id >= 0;
+  count.drafted += n_drafts;
+  if (static_cast<int>(count.accepted_at.size()) < n_drafts) {
+    count.accepted_at.resize(static_cast<std::size_t>(n_drafts), 0);
+  }
+  for (int i = 0; i < n_accepted; ++i) ++count.accepted_at[static_cast<std::size_t>(i)];
+  count.bonus += has_bonus;
+  if (plan_.is_copy) {
+    ++count.copy_rounds;
+    count.copy_drafted += n_drafts;
+    count.copy_accepted += n_accepted;
+  }
+  if (drafter_) drafter_->learn(plan_, n_levels_, n_accepted);
+
+  const int n_tokens = n_accepted + has_bonus;
+  int n_emitted = 0;
+  bool goes_on = true;
+  while (goes_on && n_emitted < n_tokens) {
+    goes_on = emit(sampled[static_cast<std::size_t>(n_emitted)].id, index, n_emitted);
+    ++n_emitted;
+  }
+  count.cut += n_tokens - n_emitted;
+  reply_.decode_ns = (Clock::now() - start_).count() - reply_.first_token_ns;
+  if (goes_on && !has_bonus) return fail(n_run_ + n_accepted + 1);
+  // Row i gave token i: rows past the last emitted token were not run by an ordinary reply.
+  model_.commit(slot_, n_emitted);
+  n_run_ += n_emitted;
+}
+
+bool Stream::emit(int id, int index, int row) {
+  known_.push_back(id);
+  reply_.ids.push_back(id);
+  if (request_.want_logits) model_.read_logits(index, row, logits_);
+  const bool wants_more = !sink_ || sink_(id, logits_);
+  if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) !=
+      request_.stop_ids.end()) {
+    reply_.stop_id = id;
+    finish(Finish::eos);
+  } else if (!wants_more) {
+    finish(Finish::stop_text);
+  } else if (static_cast<std::int64_t>(reply_.ids.size()) == request_.max_new) {
+    finish(Finish::limit);
+  } else if (static_cast<std::int64_t>(known_.size()) == context_) {
+    finish(Finish::context);
+  }
+  return !finished_;
+}
+
+void Stream::finish(Finish how) {
+  reply_.finish = how;
+  finished_ = true;
+}
+
+// The rows stay uncommitted: the slot counts as broken, and its state is not used again.
+void Stream::fail(std::int64_t position) {
+  reply_.error_position = position;
+  ++reply_.n_nonfinite;
+  finish(Finish::error);
+}
+
+void run_round(Model& model, std::span<Stream* const> streams) {
+  std::vector<Stream*> decoding, prompting, drafting;
+  for (Stream* stream : streams) {
+    if (stream->is_finished() || stream->looks_interrupted()) continue;
+    (stream->in_prompt() ? prompting : decoding).push_back(stream);
+  }
+  // Drafts: those that ask the head share its levels.
+  std::vector<DraftAsk> asks;
+  for (Stream* stream : decoding) {
+    stream->plan();
+    if (!stream->asks_head()) continue;
+    drafting.push_back(stream);
+    asks.push_back(stream->ask());
+  }
+  if (!asks.empty()) {
+    std::vector<std::vector<Draft>> chains;
+    model.draft(asks, chains);
+    for (std::size_t i = 0; i < drafting.size(); ++i) drafting[i]->take_chain(chains[i]);
+  }
+  // Windows first; prompts fill what room is left. A padded call counts as its padding.
+  std::vector<Window> windows;
+  std::vector<Stream*> running;
+  const int least = model.max_window_rows();
+  int room = model.max_rows();
+  for (Stream* stream : decoding) {
+    windows.push_back(stream->window(0));
+    running.push_back(stream);
+    room -= std::max(least, static_cast<int>(windows.back().ids.size()));
+  }
+  for (Stream* stream : prompting) {
+    const int chunk = std::min(model.max_chunk_rows(), room);
+    if (chunk < 1 || (chunk < least && !windows.empty())) break;
+    windows.push_back(stream->window(chunk));
+    running.push_back(stream);
+    room -= std::max(least, static_cast<int>(windows.back().ids.size()));
+  }
+  if (windows.empty()) return;
+  std::vector<WindowResult> results;
+  model.run(windows, results);
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    running[i]->take(results[i], static_cast<int>(i));
+  }
+}
+
+}  // namespace bolt

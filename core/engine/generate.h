@@ -1,0 +1,70 @@
+// Rounds (Leviathan et al., arXiv:2211.17192, in the exact form of design: a draft is kept if it is
+// what the target samples): one loop serves prompts, ordinary and speculative decoding.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/engine/drafter.h"
+#include "core/engine/engine.h"
+#include "core/engine/model.h"
+
+namespace bolt {
+
+// One request being answered on an open slot.
+class Stream final : public Generation {
+ public:
+  // The slot holds a proper prefix of the prompt. context: most ids of the sequence. drafter null:
+  // ordinary decoding. max_drafts: what the window leaves.
+  Stream(Model& model, int slot, Request request, TokenSink sink, std::unique_ptr<Drafter> drafter,
+         std::int64_t context, int max_drafts, const std::atomic<bool>* interrupt);
+
+  bool is_finished() const override { return finished_; }
+  const Reply& reply() const override { return reply_; }
+
+ private:
+  friend void run_round(Model& model, std::span<Stream* const> streams);
+  using Clock = std::chrono::steady_clock;
+
+  bool in_prompt() const { return n_run_ < reply_.n_prompt; }
+  bool looks_interrupted();
+  void plan();
+  bool asks_head() const { return plan_.max_levels > 0; }
+  DraftAsk ask() const;
+  void take_chain(std::span<const Draft> chain);
+  Window window(int max_chunk);
+  void take(const WindowResult& result, int index);
+  void take_prompt(const WindowResult& result, int index);
+  void take_window(const WindowResult& result, int index);
+  // Hands one token over; false when the reply has ended with it.
+  bool emit(int id, int index, int row);
+  void finish(Finish how);
+  void fail(std::int64_t position);
+
+  Model& model_;
+  const int slot_;
+  const Request request_;
+  const TokenSink sink_;
+  const std::unique_ptr<Drafter> drafter_;
+  const std::int64_t context_;
+  const int max_drafts_;
+  const std::atomic<bool>* const interrupt_;
+  const Clock::time_point start_;
+
+  std::vector<int> known_;  // every id: the prompt, then the reply
+  std::int64_t n_run_ = 0;  // of them, rows that were run and kept
+  DraftPlan plan_;
+  int n_levels_ = 0;       // that the head ran this round
+  std::vector<int> rows_;  // the window's tokens
+  std::vector<float> logits_;
+  Reply reply_;
+  bool finished_ = false;
+};
+
+// One pass over the next rows of every stream that is not finished: a window of those that decode,
+// a chunk of those in their prompt as far as the call has room.
+void run_round(Model& model, std::span<Stream* const> streams);
+
+}  // namespace bolt

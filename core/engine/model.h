@@ -1,0 +1,88 @@
+// What the round loop asks of a model: run windows and sample them, keep what was right, let the
+// draft head propose. One call a round, whatever runs below: OpsModel here, fakes in the tests.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/ops/ops.h"
+
+namespace bolt {
+
+inline constexpr int kDraftsMax = kWindowRowsMax - 1;
+
+// Rows of one sequence for the next call, at the positions after its committed ones.
+struct Window {
+  int slot = 0;
+  std::span<const int> ids;  // the rows' tokens
+  bool sure = false;         // a prompt chunk: every row is kept. Else the first row alone is sure.
+  int n_sampled = 0;         // the last n_sampled rows are sampled: all of a decoding window, the
+                             // last or none of a prompt chunk
+  SampleSpec sampling;       // positions are filled in by the model
+  bool feed_head = false;    // keep the hidden rows that the draft head will absorb
+};
+
+struct WindowResult {
+  std::vector<Sampled> sampled;  // one a sampled row, in order; id -1: a numeric error
+  int first_marked = -1;         // first row with a numeric error among those not sampled
+};
+
+struct Draft {
+  int id = -1;
+  float probability = 0.0f;  // under the head
+};
+
+// A chain of the draft head's levels for one sequence whose rows are committed.
+struct DraftAsk {
+  int slot = 0;
+  int next_id = -1;               // the known token after the committed ones
+  int max_levels = 0;             // 1..31
+  bool draft_vocab = false;       // read only the head rows of the draft vocabulary
+  SampleSpec sampling;            // the target's; positions are filled in by the model
+  std::span<const int> stop_ids;  // nothing is drafted after one of these
+  // Level k+1 follows level k (from 1) while chain_goes_on(P_k, go_on[k]); empty: always.
+  std::span<const float> go_on;
+};
+
+// P_k^2 against the price of one more draft (depth_rule.h). Here so that every model compares
+// alike.
+inline bool chain_goes_on(float product, float price) { return product * product >= price; }
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual int open_slot() = 0;
+  virtual void close_slot(int slot) = 0;
+  virtual void reset_slot(int slot) = 0;
+  virtual const std::vector<int>& ids(int slot) const = 0;  // committed
+  // A call failed between run and commit; the slot must be reset before it is used.
+  virtual bool is_broken(int slot) const = 0;
+
+  // Runs all windows in one pass and samples. results[i] belongs to windows[i].
+  virtual void run(std::span<const Window> windows, std::vector<WindowResult>& results) = 0;
+  // Keeps the first n_kept rows of the slot's window (all of a sure one) and drops the rest.
+  virtual void commit(int slot, int n_kept) = 0;
+  // Lets the head absorb the kept rows, then drafts. Empty where it cannot: no head, or rows that
+  // were run without feed_head.
+  virtual void draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) = 0;
+  // Logits [vocab_size] of the i-th sampled row of window w of the last run, until the next call.
+  virtual void read_logits(int window, int i, std::span<float> to) = 0;
+  virtual std::string state_digest(int slot) const = 0;
+
+  virtual bool has_head() const = 0;
+  virtual std::span<const int> draft_vocab() const = 0;  // ascending; empty if none
+  virtual int vocab_size() const = 0;
+  // Most rows of one call, and most of one window or chunk (a fixed geometry's R).
+  virtual int max_rows() const = 0;
+  virtual int max_window_rows() const = 0;
+  virtual int max_chunk_rows() const = 0;
+
+  // Wall time of a call of n_rows rows that keep nothing, and of one head level; for cost_table.h.
+  virtual std::int64_t time_window_ns(int n_rows) = 0;
+  virtual std::int64_t time_level_ns(bool draft_vocab) = 0;
+};
+
+}  // namespace bolt

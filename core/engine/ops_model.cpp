@@ -1,0 +1,418 @@
+// Windows to segments, sampling, commits, and the head's backlog. The contract is model.h's.
+#include "core/engine/ops_model.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/base/error.h"
+#include "core/base/sha256.h"
+
+namespace bolt {
+namespace {
+
+constexpr int kBacklogRows = 64;  // two full windows: the head may sit out a while
+constexpr int kTimedRowsMax = 64;
+
+int geometry_rows(const Graph& graph, int wanted) {
+  const Geometry& g = graph.geometry;
+  return g.kind == Geometry::Kind::dynamic ? wanted : std::min(wanted, g.n_rows);
+}
+
+int largest_call(const ModelSizes& sizes, const Graph& graph) {
+  const int window = std::max(kWindowRowsMax, graph.geometry.n_rows);
+  return std::max({sizes.chunk_rows, sizes.n_slots * window, kTimedRowsMax});
+}
+
+// Padding and drafts may reach past the last position that is kept: one page more.
+int pages_of_slot(const ModelSizes& sizes) { return pages_for(sizes.context) + 1; }
+
+std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                              start)
+      .count();
+}
+
+}  // namespace
+
+std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv) {
+  std::uint64_t page = 0;
+  const auto add = [&](const std::vector<Layer>& layers) {
+    for (const Layer& layer : layers) {
+      if (const auto* node = std::get_if<Attention>(&layer.mixer)) {
+        page += ops.kv_cache(*node, kv, 1)->page_bytes();
+      }
+    }
+  };
+  add(graph.layers);
+  if (graph.draft) add(graph.draft->layers);
+  return (page + kPageKeys - 1) / kPageKeys;
+}
+
+OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
+    : ops_(ops),
+      graph_(graph),
+      sizes_(sizes),
+      max_window_rows_(geometry_rows(graph, sizes.window_rows)),
+      max_chunk_rows_(geometry_rows(graph, sizes.chunk_rows)),
+      max_rows_(largest_call(sizes, graph)),
+      scratch_page_(sizes.n_slots * pages_of_slot(sizes)),
+      slots_(sizes.n_slots, scratch_page_),
+      forward_(ops, graph, sizes.kv, sizes.n_slots + 1, scratch_page_ + 1, max_rows_,
+               std::max(kTimedRowsMax, sizes.n_slots * kWindowRowsMax)),
+      backlogs_(static_cast<std::size_t>(sizes.n_slots)) {
+  if (graph.draft) {
+    const int n_rows = sizes.n_slots * kBacklogRows;
+    const auto bytes = static_cast<std::uint64_t>(n_rows) *
+                       static_cast<std::uint64_t>(graph.d_model) * sizeof(float);
+    backlog_memory_ = {static_cast<float*>(ops.allocate(bytes, "draft head backlog")), n_rows,
+                       graph.d_model};
+    const auto hidden_bytes = static_cast<std::uint64_t>(max_rows_) *
+                              static_cast<std::uint64_t>(graph.d_model) * sizeof(float);
+    hidden_ = {static_cast<float*>(ops.allocate(hidden_bytes, "hidden rows")), max_rows_,
+               graph.d_model};
+  }
+}
+
+std::span<const int> OpsModel::draft_vocab() const {
+  if (!graph_.draft || !graph_.draft->vocab_head.present()) return {};
+  return graph_.draft->vocab_ids;
+}
+
+int OpsModel::open_slot() {
+  const int slot = slots_.open();
+  reset_slot(slot);
+  return slot;
+}
+
+void OpsModel::close_slot(int slot) { slots_.close(slot); }
+
+void OpsModel::reset_slot(int slot) {
+  slots_.reset(slot);
+  for (LayerCache& cache : forward_.caches()) {
+    if (cache.mamba) cache.mamba->reset(slot);
+  }
+  backlog_of(slot) = Backlog{};
+}
+
+// A fixed geometry runs every window and chunk as R rows; a hybrid one all but single rows.
+int OpsModel::padded_rows(const Window& window) const {
+  const int n = static_cast<int>(window.ids.size());
+  switch (graph_.geometry.kind) {
+    case Geometry::Kind::dynamic:
+      return n;
+    case Geometry::Kind::fixed:
+      return std::max(n, graph_.geometry.n_rows);
+    case Geometry::Kind::hybrid:
+      return n == 1 && !window.sure ? 1 : std::max(n, graph_.geometry.n_rows);
+  }
+  return n;
+}
+
+Rows<float> OpsModel::backlog_rows(int slot, int first, int n) const {
+  return backlog_memory_.rows(slot * kBacklogRows + first, n);
+}
+
+void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& results) {
+  segments_.clear();
+  row_ids_.clear();
+  runs_.clear();
+  placed_.clear();
+  int n_logits = 0;
+  for (const Window& window : windows) {
+    const int n_live = static_cast<int>(window.ids.size());
+    Backlog& backlog = backlog_of(window.slot);
+    const bool feeds = window.feed_head && graph_.draft && backlog.complete;
+    if (feeds && backlog.n > 0 && backlog.n + n_live > kBacklogRows) {
+      absorb(window.slot, backlog.n, window.ids[0]);
+      backlog.n = 0;
+    }
+    backlog.fed = feeds;
+
+    const int first_row = static_cast<int>(row_ids_.size());
+    const int n_rows = padded_rows(window);
+    segments_.push_back(slots_.begin(window.slot, window.ids, window.sure, first_row, n_rows));
+    row_ids_.insert(row_ids_.end(), window.ids.begin(), window.ids.end());
+    row_ids_.resize(static_cast<std::size_t>(first_row + n_rows), 0);
+
+    // Where every live row is wanted, padding goes through the head, too, and neighbours join.
+    const int n_sampled = window.n_sampled;
+    placed_.push_back({first_row, n_live, n_logits, n_sampled});
+    if (n_sampled == 0) continue;
+    const bool whole = n_sampled == n_live && n_rows <= kWindowRowsMax;
+    const LogitRun run{first_row + n_live - n_sampled, whole ? n_rows : n_sampled};
+    if (!runs_.empty() && runs_.back().first_row + runs_.back().n_rows == run.first_row) {
+      runs_.back().n_rows += run.n_rows;
+    } else {
+      runs_.push_back(run);
+    }
+    n_logits += run.n_rows;
+  }
+  const int n_rows = static_cast<int>(row_ids_.size());
+  require(n_rows >= 1 && n_rows <= max_rows_, "a call has at least one row and at most max_rows");
+  marked_.assign(static_cast<std::size_t>(n_rows), 0);
+  const Batch batch{n_rows, segments_, marked_};
+  forward_.target(batch, row_ids_, runs_);
+  sample_rows(batch, windows, results);
+  feed_head(batch, windows);
+}
+
+void OpsModel::sample_rows(const Batch& batch, std::span<const Window> windows,
+                           std::vector<WindowResult>& results) {
+  int n_logits = 0;
+  for (const LogitRun& run : runs_) n_logits += run.n_rows;
+  specs_.assign(static_cast<std::size_t>(n_logits), SampleSpec{});
+  sampled_.assign(static_cast<std::size_t>(n_logits), Sampled{});
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const Placed& at = placed_[w];
+    for (int i = 0; i < at.n_sampled; ++i) {
+      SampleSpec& spec = specs_[static_cast<std::size_t>(at.first_logit + i)];
+      spec = windows[w].sampling;
+      spec.n_vocab = sizes_.n_vocab;
+      spec.position = static_cast<std::uint64_t>(segments_[w].first_position + at.n_live -
+                                                 at.n_sampled + i + 1);
+    }
+  }
+  for (SampleSpec& spec : specs_) spec.n_vocab = sizes_.n_vocab;  // padding rows, too
+  int first = 0;
+  for (const LogitRun& run : runs_) {
+    const auto at = static_cast<std::size_t>(first), n = static_cast<std::size_t>(run.n_rows);
+    const auto marks = batch.marked.subspan(static_cast<std::size_t>(run.first_row), n);
+    ops_.sample(forward_.logits().rows(first, run.n_rows), std::span(specs_).subspan(at, n), marks,
+                nullptr, std::span(sampled_).subspan(at, n));
+    first += run.n_rows;
+  }
+  results.resize(windows.size());
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const Placed& at = placed_[w];
+    const auto sampled = sampled_.begin() + at.first_logit;
+    results[w].sampled.assign(sampled, sampled + at.n_sampled);
+    results[w].first_marked = -1;
+    for (int r = 0; r < at.n_live - at.n_sampled; ++r) {
+      if (!batch.marked[static_cast<std::size_t>(at.first_row + r)]) continue;
+      results[w].first_marked = r;
+      break;
+    }
+  }
+}
+
+// Rows that are certain, too many for the backlog, are absorbed at once: all but the last know the
+// token that follows them. Hidden rows are read before the head's call overwrites the stream.
+void OpsModel::feed_head(const Batch& batch, std::span<const Window> windows) {
+  const auto is_long = [&](std::size_t w) {
+    return windows[w].sure && segments_[w].n_live > kBacklogRows;
+  };
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const Segment& s = segments_[w];
+    Backlog& backlog = backlog_of(s.slot);
+    if (!backlog.fed) continue;
+    if (is_long(w)) {
+      forward_.read_hidden(batch, s.first_row, hidden_.rows(s.first_row, s.n_live - 1));
+      forward_.read_hidden(batch, s.first_row + s.n_live - 1, backlog_rows(s.slot, 0, 1));
+      backlog.n_fresh = 1;
+    } else {
+      forward_.read_hidden(batch, s.first_row, backlog_rows(s.slot, backlog.n, s.n_live));
+      backlog.n_fresh = s.n_live;
+    }
+  }
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const Segment& s = segments_[w];
+    if (!backlog_of(s.slot).fed || !is_long(w)) continue;
+    put_head_keys(s.slot, s.first_position, windows[w].ids.subspan(1),
+                  hidden_.rows(s.first_row, s.n_live - 1));
+  }
+}
+
+void OpsModel::commit(int slot, int n_kept) {
+  Backlog& backlog = backlog_of(slot);
+  if (!backlog.fed) {
+    backlog.complete = false;
+  } else {
+    backlog.n += std::min(backlog.n_fresh, n_kept);
+  }
+  backlog.n_fresh = 0;
+  slots_.commit(slot, n_kept);
+}
+
+void OpsModel::put_head_keys(int slot, int first_position, std::span<const int> next_ids,
+                             Rows<const float> hidden) {
+  const int n = static_cast<int>(next_ids.size());
+  if (n == 0) return;
+  const Segment segment = head_segment(slot, 0, first_position, n);
+  head_marked_.assign(static_cast<std::size_t>(n), 0);
+  const Rows<const float> views[] = {hidden};
+  forward_.put_head_keys({n, {&segment, 1}, head_marked_}, next_ids, views);
+}
+
+// Keys of the first n backlog rows; next_id follows the last of all.
+void OpsModel::absorb(int slot, int n, int next_id) {
+  Backlog& backlog = backlog_of(slot);
+  const std::vector<int>& ids = slots_.ids(slot);
+  const int first_position = static_cast<int>(ids.size()) - backlog.n;
+  std::vector<int> next_ids(ids.begin() + first_position + 1, ids.end());
+  next_ids.push_back(next_id);
+  next_ids.resize(static_cast<std::size_t>(n));
+  put_head_keys(slot, first_position, next_ids, backlog_rows(slot, 0, n));
+}
+
+Segment OpsModel::head_segment(int slot, int first_row, int first_position, int n_rows) {
+  Segment segment;
+  segment.first_row = first_row;
+  segment.n_rows = segment.n_live = segment.n_sure = n_rows;
+  segment.first_position = first_position;
+  segment.slot = slot;
+  segment.pages = slots_.grow(slot, first_position + n_rows);
+  return segment;
+}
+
+void OpsModel::draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) {
+  drafts.resize(asks.size());
+  chains_.clear();
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    drafts[i].clear();
+    Backlog& backlog = backlog_of(asks[i].slot);
+    require(!slots_.is_broken(asks[i].slot), "drafts follow a commit");
+    if (!graph_.draft || !backlog.complete || backlog.n == 0) continue;
+    require(asks[i].max_levels >= 1, "a chain has a level");
+    absorb(asks[i].slot, backlog.n - 1, asks[i].next_id);
+    chains_.push_back({i, asks[i].next_id, 1.0f, backlog_rows(asks[i].slot, backlog.n - 1, 1)});
+    backlog.n = 0;
+  }
+  // Rows over the draft vocabulary come first.
+  std::stable_partition(chains_.begin(), chains_.end(),
+                        [&](const Chain& c) { return asks[c.ask].draft_vocab; });
+
+  for (int level = 0; !chains_.empty(); ++level) {
+    run_level(asks, level);
+    std::size_t n_left = 0;
+    for (std::size_t row = 0; row < chains_.size(); ++row) {
+      Chain chain = chains_[row];
+      const DraftAsk& ask = asks[chain.ask];
+      const Sampled& sampled = head_sampled_[row];
+      if (sampled.id < 0) continue;
+      drafts[chain.ask].push_back({sampled.id, sampled.probability});
+      chain.product *= sampled.probability;
+      const auto k = static_cast<std::size_t>(level + 1);
+      if (level + 1 >= ask.max_levels) continue;
+      if (std::find(ask.stop_ids.begin(), ask.stop_ids.end(), sampled.id) != ask.stop_ids.end()) {
+        continue;
+      }
+      if (!ask.go_on.empty() && !chain_goes_on(chain.product, ask.go_on[k])) continue;
+      chain.token = sampled.id;
+      chain.hidden = forward_.head_hidden().rows(static_cast<int>(row), 1);
+      chains_[n_left++] = chain;
+    }
+    chains_.resize(n_left);
+  }
+}
+
+// One level of every chain still going: a row each, at the position of its last hidden row.
+void OpsModel::run_level(std::span<const DraftAsk> asks, int level) {
+  const int n = static_cast<int>(chains_.size());
+  head_segments_.clear();
+  head_ids_.clear();
+  head_views_.clear();
+  head_specs_.clear();
+  int n_vocab_rows = 0;
+  for (int row = 0; row < n; ++row) {
+    const Chain& chain = chains_[static_cast<std::size_t>(row)];
+    const DraftAsk& ask = asks[chain.ask];
+    const int position = slots_.n_committed(ask.slot) - 1 + level;
+    head_segments_.push_back(head_segment(ask.slot, row, position, 1));
+    head_ids_.push_back(chain.token);
+    head_views_.push_back(chain.hidden);
+    SampleSpec spec = ask.sampling;
+    spec.n_vocab = sizes_.n_vocab;
+    spec.position = static_cast<std::uint64_t>(position) + 2;  // the row's token is at position + 1
+    head_specs_.push_back(spec);
+    if (ask.draft_vocab) ++n_vocab_rows;
+  }
+  head_marked_.assign(static_cast<std::size_t>(n), 0);
+  head_sampled_.assign(static_cast<std::size_t>(n), Sampled{});
+  forward_.head({n, head_segments_, head_marked_}, head_ids_, head_views_, n_vocab_rows);
+
+  const auto sample = [&](int first, int count, int n_cols, const int* ids_of) {
+    if (count == 0) return;
+    const auto at = static_cast<std::size_t>(first), rows = static_cast<std::size_t>(count);
+    ops_.sample(forward_.logits().rows(first, count).columns(0, n_cols),
+                std::span(head_specs_).subspan(at, rows), std::span(head_marked_).subspan(at, rows),
+                ids_of, std::span(head_sampled_).subspan(at, rows));
+  };
+  sample(0, n_vocab_rows, static_cast<int>(draft_vocab().size()), draft_vocab().data());
+  sample(n_vocab_rows, n - n_vocab_rows, graph_.vocab_size, nullptr);
+}
+
+void OpsModel::read_logits(int window, int i, std::span<float> to) {
+  const Placed& at = placed_[static_cast<std::size_t>(window)];
+  require(i >= 0 && i < at.n_sampled, "logits of a sampled row");
+  ops_.read(forward_.logits().row(at.first_logit + i), to);
+}
+
+std::string OpsModel::state_digest(int slot) const {
+  require(!slots_.is_broken(slot), "a digest is of committed state");
+  const int n_committed = slots_.n_committed(slot);
+  Sha256 hash;
+  std::vector<float> state;
+  std::vector<std::byte> keys;
+  for (const LayerCache& cache : forward_.caches()) {
+    if (cache.mamba) {
+      cache.mamba->read(slot, slots_.n_lag(slot), state);
+      hash.update(state.data(), state.size() * sizeof(float));
+    }
+    if (!cache.kv) continue;
+    for (int tile = 0; tile < pages_for(n_committed); ++tile) {
+      const int n_keys = std::min(kPageKeys, n_committed - tile * kPageKeys);
+      cache.kv->read(slots_.pages(slot)[static_cast<std::size_t>(tile)], n_keys, keys);
+      hash.update(std::span<const std::byte>(keys));
+    }
+  }
+  return hash.hex();
+}
+
+// The scratch slot's rows at positions 0.. of its one page. The ids are the same on every machine.
+Segment OpsModel::scratch_segment(int n_rows) {
+  Segment segment;
+  segment.n_rows = segment.n_live = n_rows;
+  segment.n_sure = std::max(1, n_rows - kDraftsMax);
+  segment.slot = sizes_.n_slots;
+  segment.pages = {&scratch_page_, 1};
+  row_ids_.clear();
+  for (int i = 0; i < n_rows; ++i) row_ids_.push_back((i * 7919 + 13) % sizes_.n_vocab);
+  marked_.assign(static_cast<std::size_t>(n_rows), 0);
+  return segment;
+}
+
+std::int64_t OpsModel::time_window_ns(int n_rows) {
+  const int padded = graph_.geometry.kind == Geometry::Kind::dynamic ||
+                             (graph_.geometry.kind == Geometry::Kind::hybrid && n_rows == 1)
+                         ? n_rows
+                         : std::max(n_rows, graph_.geometry.n_rows);
+  require(padded <= kTimedRowsMax, "a timed window fits the buffers");
+  const auto start = std::chrono::steady_clock::now();
+  const Segment segment = scratch_segment(padded);
+  const Batch batch{padded, {&segment, 1}, marked_};
+  const LogitRun run{0, padded};
+  forward_.target(batch, row_ids_, {&run, 1});
+  SampleSpec spec;
+  spec.n_vocab = sizes_.n_vocab;
+  specs_.assign(static_cast<std::size_t>(padded), spec);
+  sampled_.assign(static_cast<std::size_t>(padded), Sampled{});
+  ops_.sample(forward_.logits().rows(0, padded), specs_, marked_, nullptr, sampled_);
+  return since_ns(start);
+}
+
+std::int64_t OpsModel::time_level_ns(bool draft_vocab_only) {
+  if (!graph_.draft) return 0;
+  Segment segment = scratch_segment(1);
+  const Rows<const float> hidden = hidden_.rows(0, 1);
+  const auto start = std::chrono::steady_clock::now();
+  forward_.head({1, {&segment, 1}, marked_}, row_ids_, {&hidden, 1}, draft_vocab_only ? 1 : 0);
+  SampleSpec spec;
+  spec.n_vocab = sizes_.n_vocab;
+  Sampled sampled;
+  const int n_cols = draft_vocab_only ? static_cast<int>(draft_vocab().size()) : graph_.vocab_size;
+  ops_.sample(forward_.logits().rows(0, 1).columns(0, n_cols), {&spec, 1}, marked_,
+              draft_vocab_only ? draft_vocab().data() : nullptr, {&sampled, 1});
+  return since_ns(start);
+}
+
+}  // namespace bolt

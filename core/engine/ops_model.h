@@ -1,0 +1,116 @@
+// The model over an Ops: windows become segments, the draft head absorbs what was kept and runs its
+// chain. Host and device share it; what layers compute is forward.cpp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/engine/forward.h"
+#include "core/engine/model.h"
+#include "core/engine/slots.h"
+
+namespace bolt {
+
+struct ModelSizes {
+  KvKind kv = KvKind::i16;
+  int n_slots = 1;
+  std::int64_t context = 0;  // positions of one sequence
+  int chunk_rows = 512;      // rows of a prompt chunk
+  int window_rows = kWindowRowsMax;
+  int n_vocab = 0;  // ids at or past it are never sampled
+};
+
+// Bytes of keys and values for one position of one sequence, draft head included.
+std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv);
+
+class OpsModel final : public Model {
+ public:
+  // ops and graph must outlive the model.
+  OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes);
+
+  int open_slot() override;
+  void close_slot(int slot) override;
+  void reset_slot(int slot) override;
+  const std::vector<int>& ids(int slot) const override { return slots_.ids(slot); }
+  bool is_broken(int slot) const override { return slots_.is_broken(slot); }
+  void run(std::span<const Window> windows, std::vector<WindowResult>& results) override;
+  void commit(int slot, int n_kept) override;
+  void draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) override;
+  void read_logits(int window, int i, std::span<float> to) override;
+  std::string state_digest(int slot) const override;
+
+  bool has_head() const override { return graph_.draft.has_value(); }
+  std::span<const int> draft_vocab() const override;
+  int vocab_size() const override { return graph_.vocab_size; }
+  int max_rows() const override { return max_rows_; }
+  int max_window_rows() const override { return max_window_rows_; }
+  int max_chunk_rows() const override { return max_chunk_rows_; }
+  std::int64_t time_window_ns(int n_rows) override;
+  std::int64_t time_level_ns(bool draft_vocab) override;
+
+ private:
+  // Hidden rows that the target kept and the head has not absorbed: the last n of the slot's ids.
+  struct Backlog {
+    int n = 0;
+    int n_fresh = 0;       // of the window just run, not committed yet
+    bool complete = true;  // no kept row was run without feed_head
+    bool fed = false;      // the last run had feed_head
+  };
+  // Where a window of the last call lies.
+  struct Placed {
+    int first_row = 0, n_live = 0;
+    int first_logit = 0;  // row of logits() of the first sampled row
+    int n_sampled = 0;
+  };
+
+  // A chain of the head in progress.
+  struct Chain {
+    std::size_t ask = 0;
+    int token = 0;
+    float product = 1.0f;  // of the drafts' probabilities
+    Rows<const float> hidden;
+  };
+
+  Backlog& backlog_of(int slot) { return backlogs_[static_cast<std::size_t>(slot)]; }
+  Rows<float> backlog_rows(int slot, int first, int n) const;
+  int padded_rows(const Window& window) const;
+  void sample_rows(const Batch& batch, std::span<const Window> windows,
+                   std::vector<WindowResult>& results);
+  void feed_head(const Batch& batch, std::span<const Window> windows);
+  void absorb(int slot, int n, int next_id);
+  void put_head_keys(int slot, int first_position, std::span<const int> next_ids,
+                     Rows<const float> hidden);
+  Segment head_segment(int slot, int first_row, int first_position, int n_rows);
+  void run_level(std::span<const DraftAsk> asks, int level);
+  Segment scratch_segment(int n_rows);
+
+  Ops& ops_;
+  const Graph& graph_;
+  const ModelSizes sizes_;
+  const int max_window_rows_, max_chunk_rows_, max_rows_;
+  int scratch_page_;  // and the slot past the last one: for timing
+  Slots slots_;
+  Forward forward_;
+  Rows<float> backlog_memory_;  // [n_slots * kBacklogRows, d_model]
+  Rows<float> hidden_;          // [max_rows, d_model], of chunks longer than the backlog
+  std::vector<Backlog> backlogs_;
+
+  // Of the last call; kept so that decoding allocates nothing.
+  std::vector<Segment> segments_;
+  std::vector<int> row_ids_;
+  std::vector<std::uint8_t> marked_;
+  std::vector<LogitRun> runs_;
+  std::vector<Placed> placed_;
+  std::vector<SampleSpec> specs_;
+  std::vector<Sampled> sampled_;
+  // Of the head's last call.
+  std::vector<Chain> chains_;
+  std::vector<Segment> head_segments_;
+  std::vector<int> head_ids_;
+  std::vector<Rows<const float>> head_views_;
+  std::vector<std::uint8_t> head_marked_;
+  std::vector<SampleSpec> head_specs_;
+  std::vector<Sampled> head_sampled_;
+};
+
+}  // namespace bolt
