@@ -12,9 +12,6 @@ add_compile_options(
   -ffp-contract=off -fno-math-errno
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Wunused -Woverloaded-virtual
   -Wdouble-promotion -Wimplicit-fallthrough)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict)  # GCC 12 warns of its own std::string (PR 105651)
-endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict)  # false alarms on `"text" + string`, GCC bug 105651
 endif()
