@@ -1,0 +1,28 @@
+// The definitions of norms, Mamba-2, attention and the sampler for any processor.
+#include "core/base/bits.h"
+#include "core/base/exact_math.h"
+#include "core/ops/attention.h"
+#include "core/ops/mamba.h"
+#include "core/ops/rms_norm.h"
+#include "core/ops/sample.h"
+
+namespace bolt {
+namespace {
+
+#include "core/ops/attention_definition.inc"
+#include "core/ops/mamba_definition.inc"
+#include "core/ops/rms_norm_definition.inc"
+#include "core/ops/sample_definition.inc"
+
+}  // namespace
+
+const AttentionKernels kAttentionPortable = {tile_i16, merge_i16};
+const AttentionKernels kAttentionF32Portable = {tile_f32, merge_f32};
+const MambaKernels kMambaPortable = {conv_rows, step_sizes, scan_rows, gate_row};
+const SampleKernels kSamplePortable = {largest, divide, collect, sum_exp, gumbel};
+
+bool norm_group_portable(const float* x, const float* w, int n, float eps, float* y) {
+  return norm_group(x, w, n, eps, y);
+}
+
+}  // namespace bolt
