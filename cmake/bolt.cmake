@@ -21,10 +21,8 @@ endif()
 include_directories(${PROJECT_SOURCE_DIR})
 
 # Equal sources give equal bytes wherever they lie: no absolute path, no date (`./dev reproducible`
-# builds two clones and compares). The build folder comes last, as it may lie in the sources'.
-add_compile_options(
-  -ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -ffile-prefix-map=${PROJECT_BINARY_DIR}=./build
-  -Werror=date-time)
+# builds two clones and compares).
+add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -Werror=date-time)
 add_link_options(-Wl,--build-id=sha1)
 
 # Receipts carry the hash of the executable, so it holds nothing that does not run.
@@ -37,19 +35,28 @@ if(BOLT_SANITIZE)
 endif()
 
 # bolt_library(NAME [LIBS ...]): every .cpp of the folder but *_test.cpp is the library bolt_NAME;
-# the *_test.cpp are one test binary, NAME_test, of doctest cases.
+# the *_test.cpp are one test binary, NAME_test, of doctest cases. What lies in testing/ is support
+# for tests, the library bolt_NAME_testing; no product links it.
 function(bolt_library name)
   cmake_parse_arguments(ARG "" "" "LIBS;TEST_LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  set(testing ${sources})
+  list(FILTER testing INCLUDE REGEX "/testing/")
+  list(FILTER sources EXCLUDE REGEX "/testing/")
   if(NOT sources)
     file(TOUCH ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
   endif()
   add_library(bolt_${name} STATIC ${sources})
   target_link_libraries(bolt_${name} PUBLIC ${ARG_LIBS})
+  if(BOLT_TESTS AND testing)
+    add_library(bolt_${name}_testing STATIC ${testing})
+    target_link_libraries(bolt_${name}_testing PUBLIC bolt_${name})
+    list(APPEND ARG_TEST_LIBS bolt_${name}_testing)
+  endif()
   if(BOLT_TESTS AND tests)
     add_executable(${name}_test ${tests} ${PROJECT_SOURCE_DIR}/core/base/test_main.cc)
     target_link_libraries(${name}_test PRIVATE bolt_${name} ${ARG_TEST_LIBS})

@@ -1,7 +1,6 @@
 // How a run fails, and what the shell is told. Every other file throws Error or returns a value.
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 
@@ -26,11 +25,12 @@ struct Error : std::runtime_error {
 };
 
 // Our own broken contracts; stays on in release and exits `fault`.
-inline void require(bool holds, const char* what,
-                    std::source_location at = std::source_location::current()) {
+// (Builtins, because clang 14's tools do not see GCC 12's std::source_location.)
+inline void require(bool holds, const char* what, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) {
   if (holds) return;
-  throw Error(Exit::fault, std::string("internal: ") + what + " does not hold at " +
-                               at.file_name() + ":" + std::to_string(at.line()));
+  throw Error(Exit::fault, std::string("internal: ") + what + " does not hold at " + file + ":" +
+                               std::to_string(line));
 }
 
 }  // namespace bolt
