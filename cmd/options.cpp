@@ -1,15 +1,11 @@
 // The shared options: their names, ranges and help, and what they resolve to.
 #include "cmd/options.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "cmd/values.h"
@@ -28,37 +24,6 @@ std::string executable_folder() {
   const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
   const std::string full(path, n > 0 ? static_cast<std::size_t>(n) : 0);
   return full.substr(0, full.rfind('/'));
-}
-
-// A missing folder's parents are made as mkdir -p does; the folder itself is private.
-void make_private_folder(const std::string& path) {
-  for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
-    (void)::mkdir(path.substr(0, at).c_str(), 0777);  // the last mkdir reports what matters
-  }
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw Error(Exit::fault, fmt::format("{}: cannot make the receipts folder: {}; choose another "
-                                         "with --receipts DIR",
-                                         path, std::strerror(errno)));
-  }
-}
-
-// A nameless file in the folder takes a few bytes: permissions, quota and a full disk show now.
-void try_to_write(const std::string& folder) {
-  const std::string probe = folder + "/.bolt-probe-XXXXXX";
-  std::vector<char> name(probe.begin(), probe.end());
-  name.push_back('\0');
-  const int fd = ::mkstemp(name.data());
-  if (fd >= 0) (void)::unlink(name.data());
-  const char bytes[4096] = {};
-  const bool wrote = fd >= 0 && ::write(fd, bytes, sizeof bytes) == sizeof bytes;
-  const int cause = errno;
-  if (fd >= 0) (void)::close(fd);
-  if (!wrote) {
-    throw Error(Exit::fault,
-                fmt::format("{}: cannot write receipts here: {}; choose another folder "
-                            "with --receipts DIR",
-                            folder, std::strerror(cause)));
-  }
 }
 
 }  // namespace
@@ -206,31 +171,24 @@ void check_device(const ModelOptions& options, const HowOptions& how) {
   }
 }
 
-EngineOptions engine_options(const ModelOptions& options, const HowOptions& how) {
-  return {.n_threads = options.n_threads,
-          .isa = how.isa,
-          .kv = how.kv,
-          .chunk_rows = how.chunk_rows,
-          .window_rows = how.window_rows,
-          .context = options.context,
-          .n_slots = 1,
-          .cost_table = how.cost_table};
+EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
+  EngineOptions options;
+  options.n_threads = model.n_threads;
+  options.isa = how.isa;
+  options.kv = how.kv;
+  options.chunk_rows = how.chunk_rows;
+  options.window_rows = how.window_rows;
+  options.context = model.context;
+  options.cost_table = how.cost_table;
+  return options;
 }
 
 receipts::Where prepare_receipts(const ReceiptOptions& options) {
-  if (!options.file.empty()) {
-    if (path_exists(options.file)) {
-      throw Error(Exit::usage,
-                  fmt::format("--receipt: {} is there already; name a new file", options.file));
-    }
-    const std::size_t slash = options.file.rfind('/');
-    try_to_write(slash == std::string::npos ? "." : options.file.substr(0, slash + 1));
-    return {.folder = "", .file = options.file};
-  }
-  const std::string folder = options.folder.empty() ? receipts::default_folder() : options.folder;
-  make_private_folder(folder);
-  try_to_write(folder);
-  return {.folder = folder, .file = ""};
+  receipts::Where where;
+  where.file = options.file;
+  where.folder = options.folder.empty() ? receipts::default_folder() : options.folder;
+  receipts::check_where(where);
+  return where;
 }
 
 }  // namespace bolt

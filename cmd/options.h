@@ -63,10 +63,9 @@ std::string find_package(const ModelOptions& options);
 // Error(usage) for a device that this build cannot run on.
 void check_device(const ModelOptions& options, const HowOptions& how);
 
-EngineOptions engine_options(const ModelOptions& options, const HowOptions& how);
+EngineOptions engine_options(const ModelOptions& model, const HowOptions& how);
 
-// Where receipts go. Makes the folder (0700) and tries it: a receipt that cannot be written is an
-// error before the work, not after it.
+// Where receipts go, tried now: one that cannot be written is an error before the work, not after.
 receipts::Where prepare_receipts(const ReceiptOptions& options);
 
 }  // namespace bolt

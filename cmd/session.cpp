@@ -40,6 +40,8 @@ std::string processor_name() {
   return {};
 }
 
+const char* kv_name(KvKind kv) { return kv == KvKind::i16 ? "i16" : "f32"; }
+
 std::string geometry_name(const Geometry& geometry) {
   switch (geometry.kind) {
     case Geometry::Kind::dynamic:
@@ -96,8 +98,32 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
   package_ = Package::open(path, {.n_threads = model.n_threads});
   tokenizer_ = Tokenizer::from_json(package_->tokenizer_json(), path + "/tokenizer.json");
   package_facts_ = package_facts(*package_, *tokenizer_);
-  engine_ = Engine::open(*package_, engine_options(model, how));
+  EngineOptions options = engine_options(model, how);
+  options.build_id = receipts::executable_sha256();
+  engine_ = Engine::open(*package_, options);
   load_ns_ = ns_since(start);
+}
+
+std::string Session::description() const {
+  std::uint64_t bytes = 0;
+  for (const PackageFile& file : package_->files()) bytes += file.bytes;
+  return fmt::format(
+      "package   {} ({}, {:.1f} MB, loaded in {:.0f} ms)\n"
+      "device    cpu {}, {} threads, contract {}, kv {}\ncontext   {}\n",
+      package_->path(), config().name, static_cast<double>(bytes) / 1e6,
+      static_cast<double>(load_ns_) / 1e6, engine_->backend().arch, engine_->n_threads(),
+      package_->arith_id(), kv_name(how_.kv), engine_->context());
+}
+
+Task Session::task(const GenerationOptions& options) const {
+  check_draft(options.draft, package_->graph());
+  Task task;
+  task.sampling = resolve_sampling(options, config());
+  task.stop_texts = options.stop_texts;
+  task.ignore_eos = options.ignore_eos;
+  task.max_new = options.max_tokens.value_or(-1);
+  task.draft = options.draft;
+  return task;
 }
 
 void Session::check_prompt(const std::vector<int>& prompt_ids) const {
@@ -122,13 +148,13 @@ void Session::check_prompt(const std::vector<int>& prompt_ids) const {
 Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& listener,
                         std::atomic<bool>& interrupt) {
   const Clock::time_point start = Clock::now();
-  Request request{.prompt_ids = task.prompt_ids,
-                  .sampling = task.sampling,
-                  .stop_ids = task.ignore_eos ? std::vector<int>{} : config().stop_ids,
-                  .max_new = task.max_new,
-                  .draft = task.draft,
-                  .want_logits = receipt_.attach.logits || static_cast<bool>(listener.token),
-                  .progress = {}};
+  Request request;
+  request.prompt_ids = task.prompt_ids;
+  request.sampling = task.sampling;
+  if (!task.ignore_eos) request.stop_ids = config().stop_ids;
+  request.max_new = task.max_new;
+  request.draft = task.draft;
+  request.want_logits = receipt_.attach.logits || static_cast<bool>(listener.token);
   request.progress = listener.progress;
   std::exception_ptr thrown;
 
@@ -136,22 +162,25 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
   std::vector<std::string> logits_digests;
   StreamDecoder decoder(*tokenizer_);
   StopTexts stops(task.stop_texts);
-  const auto show = [&](const std::string& piece) {
-    outcome.text += piece;
-    if (piece.empty() || !listener.text || thrown) return;
+  const auto guarded = [&](const auto& tell) {
+    if (thrown) return;
     try {
-      listener.text(piece);
+      tell();
     } catch (...) {
       thrown = std::current_exception();
       interrupt = true;
     }
+  };
+  const auto show = [&](const std::string& piece) {
+    outcome.text += piece;
+    if (!piece.empty() && listener.text) guarded([&] { listener.text(piece); });
   };
   const auto is_stop = [&request](int id) {
     return std::find(request.stop_ids.begin(), request.stop_ids.end(), id) !=
            request.stop_ids.end();
   };
   const TokenSink sink = [&](int id, std::span<const float> logits) {
-    if (listener.token) listener.token(id, logits);
+    if (listener.token) guarded([&] { listener.token(id, logits); });
     if (receipt_.attach.logits) logits_digests.push_back(sha256_hex(std::as_bytes(logits)));
     if (is_stop(id)) return true;  // the engine ends the reply; no text of it
     show(stops.push(decoder.push(id)));
@@ -180,7 +209,7 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
   facts.common.build = receipts::build_facts(compiled_build());
   facts.common.env = receipts::environment_facts();
   facts.common.device = receipts::Device{.kind = "cpu",
-                                         .arch = isa_name(engine_->isa()),
+                                         .arch = engine_->backend().arch,
                                          .sms = {},
                                          .ranks = 1,
                                          .threads = engine_->n_threads(),
@@ -198,9 +227,8 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
     facts.common.parents.push_back({"conversion", package_->conversion_rid()});
   }
   facts.package = package_facts_;
-  facts.arith = {.id = package_->arith_id(),
-                 .sha256 = package_->arith_sha256(),
-                 .kv = how_.kv == KvKind::i16 ? "i16" : "f32"};
+  facts.arith = {
+      .id = package_->arith_id(), .sha256 = package_->arith_sha256(), .kv = kv_name(how_.kv)};
 
   facts.task.prompt_ids = task.prompt_ids;
   facts.task.prompt_text = task.prompt_text;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cmd/generation.h"
 #include "cmd/options.h"
 #include "core/engine/engine.h"
 #include "core/pack/package.h"
@@ -68,6 +69,10 @@ class Session {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Engine& engine() { return *engine_; }
   std::int64_t load_ns() const { return load_ns_; }
+  // Package, device, context and load time, a line each, for --verbose.
+  std::string description() const;
+  // All of a task but its prompt. Error(usage) where the package cannot do what was asked.
+  Task task(const GenerationOptions& options) const;
 
   // Error(usage) for an empty prompt, one that leaves no room in the context, ids the model lacks.
   void check_prompt(const std::vector<int>& prompt_ids) const;

@@ -35,8 +35,8 @@ void print_version(bool json) {
       R"("cuda":{},"static":{}}}}})"
       "\n",
       info.version, info.commit, info.tree, info.diff, kContractId, kContractSha256, isas,
-      usable_cores(), receipts::executable_sha256(), info.compiler, info.build_type,
-      info.flags, info.openssl, info.cuda == "ON", info.is_static == "ON"));
+      usable_cores(), receipts::executable_sha256(), info.compiler, info.build_type, info.flags,
+      info.openssl, info.cuda == "ON", info.is_static == "ON"));
 }
 
 }  // namespace bolt

@@ -1,0 +1,209 @@
+// `bolt run`: one reply to a prompt from an argument, a file or stdin; a chat where there is none
+// and stdin is a terminal. Replies on stdout, everything else on stderr.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "cmd/action.h"
+#include "cmd/chat.h"
+#include "cmd/generation.h"
+#include "cmd/logits_file.h"
+#include "cmd/options.h"
+#include "cmd/prompt.h"
+#include "cmd/report.h"
+#include "cmd/session.h"
+#include "cmd/status_line.h"
+#include "cmd/streams.h"
+#include "cmd/terminal_text.h"
+#include "cmd/values.h"
+#include "core/base/interrupt.h"
+
+namespace bolt {
+namespace {
+
+struct RunOptions {
+  ModelOptions model;
+  HowOptions how;
+  SayOptions say;
+  ReceiptOptions receipt;
+  GenerationOptions generation;
+  PromptOptions prompt;
+  std::string logits_file;
+};
+
+// Opens the session on another thread, so that Ctrl-C works while a large package is read. A load
+// that is nearly done may still finish, so that a receipt can say `interrupted`; a longer one ends
+// here, with nothing run and nothing to seal.
+std::unique_ptr<Session> open_session(const RunOptions& opts) {
+  constexpr auto kLook = std::chrono::milliseconds(20), kGrace = std::chrono::milliseconds(500);
+  StatusLine status(!opts.say.quiet);
+  std::promise<std::unique_ptr<Session>> promise;
+  std::future<std::unique_ptr<Session>> session = promise.get_future();
+  std::thread loader([&opts, &promise] {
+    try {
+      promise.set_value(std::make_unique<Session>(opts.model, opts.how, opts.receipt));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  });
+  const auto start = std::chrono::steady_clock::now();
+  while (session.wait_for(kLook) != std::future_status::ready) {
+    if (interrupt_flag() && session.wait_for(kGrace) != std::future_status::ready) {
+      status.clear();
+      write_err("bolt: interrupted while loading; nothing was run, so there is no receipt\n");
+      ::_exit(static_cast<int>(Exit::interrupted));  // the loader still runs: no destructor may
+    }
+    if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(300)) {
+      status.show("loading the package");
+    }
+  }
+  loader.join();
+  return session.get();
+}
+
+void say_before(const RunOptions& opts, const Session& session, const Task& task) {
+  if (opts.say.quiet) return;
+  const std::string idle = ineffective_options(opts.generation, task.sampling);
+  if (!idle.empty()) {
+    write_err(
+        fmt::format("bolt: note: the reply is greedy, so {} changes nothing; give --temp\n", idle));
+  }
+  const bool drawn = task.sampling.temperature > 0.0f && !opts.generation.seed;
+  if (drawn && !opts.say.verbose) {
+    write_err(fmt::format("seed {}\n", task.sampling.seed));
+  }
+  if (opts.say.verbose)
+    write_err(session.description() + "sampler   " + sampler_chain(task.sampling) + "\n");
+}
+
+Exit exit_of(const Outcome& outcome) {
+  if (outcome.stop == "error") {
+    throw Error(Exit::fault,
+                fmt::format("the logits for position {} are not finite: the reply ends before it; "
+                            "receipt {}",
+                            outcome.reply.error_position, outcome.receipt.path));
+  }
+  return outcome.stop == "interrupted" ? Exit::interrupted : Exit::ok;
+}
+
+Exit run_once(const RunOptions& opts) {
+  require_stdout();
+  // Read before the package is opened: a mistake here should not cost a load.
+  PromptOptions prompt = opts.prompt;
+  if (!prompt.ids_file) prompt.argument = read_prompt(opts.prompt);
+  const std::unique_ptr<Session> session = open_session(opts);
+  Task task = session->task(opts.generation);
+  set_prompt(task, *session, prompt);
+  session->check_prompt(task.prompt_ids);
+  std::unique_ptr<LogitsFile> logits;
+  if (!opts.logits_file.empty()) {
+    logits = std::make_unique<LogitsFile>(opts.logits_file, session->config().vocab_size);
+  }
+  say_before(opts, *session, task);
+
+  const bool terminal = stdout_is_terminal();
+  TerminalText shown(terminal, use_color(opts.say.color, STDOUT_FILENO),
+                     task.templated && prompt.thinking());
+  StatusLine status(!opts.say.quiet);
+  LiveLine live(static_cast<std::int64_t>(task.prompt_ids.size()));
+  Listener listener;
+  if (!opts.say.json) {
+    listener.text = [&](const std::string& piece) {
+      status.clear();
+      write_out(shown.push(piece));
+      status.again();
+    };
+  }
+  if (logits) {
+    listener.token = [&](int id, std::span<const float> row) { logits->add(id, row); };
+  }
+  listener.progress = [&](const Progress& progress) {
+    if (status.due()) status.show(live.text(progress));
+  };
+  const std::unique_ptr<Sequence> sequence = session->engine().new_sequence();
+  const Outcome outcome = session->answer(*sequence, task, listener, interrupt_flag());
+  status.clear();
+  if (logits) logits->commit();
+  if (opts.say.json) {
+    JsonWriter json;
+    json.begin_object();
+    write_done(json, task, outcome);
+    json.end_object();
+    write_out(json.take() + "\n");
+  } else {
+    write_out(shown.finish() + (terminal && shown.mid_line() ? "\n" : ""));
+  }
+  if (opts.say.verbose) write_err(counter_lines(outcome));
+  if (!opts.say.quiet) write_err(last_line(outcome) + "\n");
+  return exit_of(outcome);
+}
+
+Exit run_chat(const RunOptions& opts) {
+  const auto refuse = [](bool given, const char* option) {
+    if (given) {
+      throw Error(Exit::usage,
+                  fmt::format("{} needs a prompt; a chat has none on the command line", option));
+    }
+  };
+  refuse(opts.say.json, "--json");
+  refuse(!opts.logits_file.empty(), "--logits");
+  refuse(!opts.receipt.file.empty(), "--receipt");
+  refuse(opts.prompt.raw, "--raw");
+  const std::unique_ptr<Session> session = open_session(opts);
+  if (interrupt_flag()) return Exit::interrupted;
+  Task task = session->task(opts.generation);
+  say_before(opts, *session, task);
+  return chat(*session, task,
+              {.system = opts.prompt.system,
+               .thinking = opts.prompt.thinking(),
+               .quiet = opts.say.quiet,
+               .verbose = opts.say.verbose,
+               .color = opts.say.color});
+}
+
+Exit run(const RunOptions& opts) {
+  check_prompt_options(opts.prompt);
+  catch_interrupts();
+  if (!opts.prompt.given() && stdin_is_terminal()) {
+    if (!stdout_is_terminal()) {
+      throw Error(Exit::usage,
+                  "no prompt: a chat needs a terminal on stdout too; give a PROMPT, -f "
+                  "FILE, or pipe it in");
+    }
+    return run_chat(opts);
+  }
+  return run_once(opts);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  auto opts = std::make_shared<RunOptions>();
+  auto* sub = app.add_subcommand("run", "Answer a prompt, or chat on a terminal");
+  add_prompt_options(*sub, opts->prompt);
+  add_generation_options(*sub, opts->generation);
+  add_model_options(*sub, opts->model);
+  add_how_options(*sub, opts->how);
+  add_say_options(*sub, opts->say);
+  add_text(*sub, "--logits", opts->logits_file, "FILE",
+           "Write each emitted position's logits there, as safetensors")
+      ->group("Output");
+  add_receipt_options(*sub, opts->receipt);
+  sub->footer(
+      "Examples:\n"
+      "  bolt run \"Count from 1 to 20.\"             with the sample model\n"
+      "  bolt run -m nano.bolt -f question.txt > answer.txt\n"
+      "  git diff | bolt run -m nano.bolt --system \"Review this change.\"\n"
+      "  bolt run -m nano.bolt --temp 0.8 --top-p 0.95 -s 7 -n 200 \"Tell a story.\"\n"
+      "  bolt run --json -p \"2+2=\" | jq -r .text\n"
+      "  bolt run                                   chat; /help lists its commands\n"
+      "Exit status: 0 done, 2 usage, 3 malformed input, 6 device, I/O or numeric fault,\n"
+      "130 interrupted. The man page bolt-run(1) says more.");
+  sub->callback([opts, &action] { action = [opts] { return run(*opts); }; });
+}
+
+}  // namespace bolt
