@@ -17,11 +17,14 @@ struct OperandRows {
   bool integer = false;      // whether the codes below are filled
   const float* x = nullptr;  // the rows themselves, readable up to 32 * n_groups columns
   std::int64_t x_stride = 0;
-  const std::int8_t* codes = nullptr;       // [row][group][column]
-  const std::int8_t* slots = nullptr;       // [row][group][p/4][t][p%4]: the order of a q8 block
-  const float* scales = nullptr;            // [row][group]
-  const std::int32_t* sums = nullptr;       // [row][group][half]: sums of the codes
-  const std::uint8_t* nonfinite = nullptr;  // [row]: a group held a NaN or an infinity
+  const std::int8_t* codes = nullptr;  // [row][group][column]
+  const std::int8_t* slots = nullptr;  // [row][group][p/4][t][p%4]: the order of a q8 block
+  const float* scales = nullptr;       // [row][group]
+  // What kernels that hold codes as unsigned numbers start from: sums of the row's codes, times
+  // minus what they add to a weight's.
+  const std::int32_t* q8_bias = nullptr;     // [row][group]: -128 * sum
+  const std::int32_t* nvfp4_bias = nullptr;  // [row][group][half]: -12 * sum of the half
+  const std::uint8_t* nonfinite = nullptr;   // [row]: a group held a NaN or an infinity
 
   std::int64_t group_index(int row, int group) const {
     return static_cast<std::int64_t>(row) * n_groups + group;
@@ -33,7 +36,8 @@ struct QuantizedGroup {
   std::int8_t* codes;  // [32]
   std::int8_t* slots;  // [32]
   float* scale;
-  std::int32_t* sums;  // [2]
+  std::int32_t* q8_bias;
+  std::int32_t* nvfp4_bias;  // [2]
 };
 
 // §3 for one group of `n` elements, 1 to 32. False if one is not finite: then q = 0 and sa = 0.
@@ -63,7 +67,7 @@ class HostOperand final : public Operand {
   OperandRows view_;
   std::vector<std::int8_t> codes_, slots_;
   std::vector<float> scales_, padded_;
-  std::vector<std::int32_t> sums_;
+  std::vector<std::int32_t> q8_bias_, nvfp4_bias_;
   std::vector<std::uint8_t> nonfinite_;
 };
 

@@ -35,17 +35,17 @@ bool quantize_group(const float* x, int n, const QuantizedGroup& out) {
     std::memset(out.codes, 0, kGroupCols);
     std::memset(out.slots, 0, kGroupCols);
     *out.scale = 0.0f;
-    out.sums[0] = out.sums[1] = 0;
+    *out.q8_bias = out.nvfp4_bias[0] = out.nvfp4_bias[1] = 0;
     return finite;
   }
   *out.scale = amax / 127.0f;
   const float inverse = 127.0f / amax;
   for (int k = 0; k < kGroupCols; ++k) out.codes[k] = round_to_code(v[k] * inverse);
-  for (int half = 0; half < 2; ++half) {
-    std::int32_t sum = 0;
-    for (int k = 16 * half; k < 16 * half + 16; ++k) sum += out.codes[k];
-    out.sums[half] = sum;
-  }
+  std::int32_t sums[2] = {};
+  for (int k = 0; k < kGroupCols; ++k) sums[k / 16] += out.codes[k];
+  *out.q8_bias = -128 * (sums[0] + sums[1]);
+  out.nvfp4_bias[0] = -12 * sums[0];
+  out.nvfp4_bias[1] = -12 * sums[1];
   for (int p = 0; p < 8; ++p) {
     for (int t = 0; t < 4; ++t) {
       out.slots[(p / 4) * 16 + t * 4 + p % 4] = out.codes[slot_column(t, p)];
@@ -59,7 +59,11 @@ void HostOperand::reserve(int max_rows, int max_cols, bool codes, bool floats) {
   const std::size_t groups = rows * static_cast<std::size_t>(n_groups(max_cols));
   const std::size_t columns = groups * kGroupCols;
   if (codes && codes_.size() < columns) codes_.resize(columns), slots_.resize(columns);
-  if (codes && scales_.size() < groups) scales_.resize(groups), sums_.resize(2 * groups);
+  if (codes && scales_.size() < groups) {
+    scales_.resize(groups);
+    q8_bias_.resize(groups);
+    nvfp4_bias_.resize(2 * groups);
+  }
   if (floats && padded_.size() < columns) padded_.resize(columns);
   if (nonfinite_.size() < rows) nonfinite_.resize(rows);
 }
@@ -80,7 +84,8 @@ void HostOperand::begin(int n_rows, int n_cols, bool integer) {
   view_.codes = codes_.data();
   view_.slots = slots_.data();
   view_.scales = scales_.data();
-  view_.sums = sums_.data();
+  view_.q8_bias = q8_bias_.data();
+  view_.nvfp4_bias = nvfp4_bias_.data();
   view_.nonfinite = nonfinite_.data();
   std::fill_n(nonfinite_.begin(), n_rows, std::uint8_t{0});
 }
@@ -93,7 +98,7 @@ void HostOperand::borrow(Rows<const float> x) {
 QuantizedGroup HostOperand::group(int row, int group) {
   const auto index = static_cast<std::size_t>(view_.group_index(row, group));
   return {&codes_[index * kGroupCols], &slots_[index * kGroupCols], &scales_[index],
-          &sums_[2 * index]};
+          &q8_bias_[index], &nvfp4_bias_[2 * index]};
 }
 
 std::unique_ptr<Operand> HostOps::operand(int max_rows, int max_cols) {
