@@ -7,30 +7,35 @@ if(BOLT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${BOLT_CCACHE})
 endif()
 
+# Options of the host compiler; nvcc's are cuda/CMakeLists.txt's.
+function(bolt_host_options)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${ARGN}>")
+endfunction()
+
 # The arithmetic contract forbids contraction and reassociation.
-add_compile_options(
+bolt_host_options(
   -ffp-contract=off -fno-math-errno
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align -Wunused -Woverloaded-virtual
   -Wdouble-promotion -Wimplicit-fallthrough)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  add_compile_options(-Wno-restrict)  # false alarms on `"text" + string`, GCC bug 105651
+  bolt_host_options(-Wno-restrict)  # false alarms on `"text" + string`, GCC bug 105651
 endif()
 if(BOLT_WERROR)
-  add_compile_options(-Werror)
+  bolt_host_options(-Werror)
 endif()
 include_directories(${PROJECT_SOURCE_DIR})
 
 # Equal sources give equal bytes wherever they lie: no absolute path, no date (`./dev reproducible`
 # builds two clones and compares).
-add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -Werror=date-time)
+bolt_host_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=. -Werror=date-time)
 add_link_options(-Wl,--build-id=sha1)
 
 # Receipts carry the hash of the executable, so it holds nothing that does not run.
-add_compile_options(-ffunction-sections -fdata-sections)
+bolt_host_options(-ffunction-sections -fdata-sections)
 add_link_options(-Wl,--gc-sections)
 
 if(BOLT_SANITIZE)
-  add_compile_options(-fsanitize=${BOLT_SANITIZE} -fno-omit-frame-pointer)
+  bolt_host_options(-fsanitize=${BOLT_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${BOLT_SANITIZE})
 endif()
 

@@ -1,8 +1,12 @@
 # Writes what a binary was built from as a C++ initialiser for cmd/build_info.cpp. Run at each build
 # with -P. Outside a git checkout the commit is given by BOLT_COMMIT in the environment, or empty.
+set(ENV{GIT_OPTIONAL_LOCKS} 0)  # a build leaves the index alone
 function(git out)
-  execute_process(COMMAND git -C ${SOURCE_DIR} ${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE status
-                  ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(status none)
+  if(EXISTS ${SOURCE_DIR}/.git)  # not the repository of some folder above
+    execute_process(COMMAND git -C ${SOURCE_DIR} ${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE status
+                    ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
   if(NOT status EQUAL 0)
     set(text "")
   endif()
@@ -16,7 +20,8 @@ if(commit)
   # What differs from the commit: tracked files' changes and untracked files that are not ignored.
   git(changes status --porcelain --untracked-files=all)
   if(changes)
-    git(patch diff HEAD --binary)
+    git(patch -c diff.algorithm=myers -c diff.indentHeuristic=false diff HEAD --binary --full-index
+        --no-ext-diff --no-textconv --no-color --no-renames -U3 --src-prefix=a/ --dst-prefix=b/)
     git(untracked ls-files --others --exclude-standard)
     string(REPLACE ";" "\;" untracked "${untracked}")
     string(REPLACE "\n" ";" names "${untracked}")
