@@ -10,6 +10,7 @@
 
 #include "cmd/values.h"
 #include "core/base/file_map.h"
+#include "core/engine/backend.h"
 
 namespace bolt {
 namespace {
@@ -94,6 +95,10 @@ void add_how_options(CLI::App& app, HowOptions& options) {
                    {"avx512", Isa::avx512}},
                   "Host instruction set (auto)")
       ->group(group);
+  if (built_with_cuda()) {
+    app.add_flag("--no-graphs", options.no_graphs, "GPU: launch every kernel by itself")
+        ->group(group);
+  }
   add_text(app, "--cost-table", options.cost_table, "FILE",
            "Pass costs for the depth rule (measured once and cached)")
       ->group(group);
@@ -161,18 +166,37 @@ std::string find_package(const ModelOptions& options) {
       "`bolt convert CHECKPOINT NAME.bolt`; no sample.bolt is installed beside this program");
 }
 
-void check_device(const ModelOptions& options, const HowOptions& how) {
-  (void)how;
-  if (options.device.kind == ModelOptions::Device::Kind::cuda) {
+int resolve_device(const ModelOptions& options, const HowOptions& how) {
+  using Kind = ModelOptions::Device::Kind;
+  const bool wants_gpu = options.device.kind == Kind::cuda;
+  if (options.device.kind == Kind::cpu) return -1;
+  if (!built_with_cuda()) {
+    if (!wants_gpu) return -1;
     throw Error(
         Exit::usage,
         "--device cuda: this build runs on the CPU alone; build with -DBOLT_CUDA=ON, or use "
         "--device cpu");
   }
+  if (how.kv == KvKind::f32) {
+    if (!wants_gpu) return -1;
+    throw Error(Exit::usage, "--kv f32: the reference runs on the CPU alone; use --device cpu");
+  }
+  std::string why;
+  const auto n_devices = static_cast<int>(cuda_devices(&why).size());
+  if (!wants_gpu) return n_devices > 0 ? 0 : -1;
+  if (options.device.index >= n_devices) {
+    throw Error(Exit::fault, fmt::format("--device cuda:{}: {}", options.device.index,
+                                         n_devices > 0 ? fmt::format("there are {}", n_devices)
+                                         : why.empty() ? "there is no GPU"
+                                                       : why));
+  }
+  return options.device.index;
 }
 
 EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
   EngineOptions options;
+  options.device = resolve_device(model, how);
+  options.graphs = !how.no_graphs;
   options.n_threads = model.n_threads;
   options.isa = how.isa;
   options.kv = how.kv;

@@ -31,6 +31,7 @@ struct HowOptions {
   int chunk_rows = 512;
   int window_rows = kWindowRowsMax;
   Isa isa = Isa::automatic;
+  bool no_graphs = false;
   std::string cost_table;
 };
 
@@ -60,8 +61,9 @@ ModelOptions::Device parse_device(std::string_view option, std::string_view text
 // ../share/bolt or in ~/.local/share/bolt. Error when there is none, saying how to make one.
 std::string find_package(const ModelOptions& options);
 
-// Error(usage) for a device that this build cannot run on.
-void check_device(const ModelOptions& options, const HowOptions& how);
+// The GPU to run on, or -1 for the CPU. auto takes the first GPU this build and the driver can use.
+// Error(usage) for what this build lacks, Error(fault) for a GPU that is not there.
+int resolve_device(const ModelOptions& options, const HowOptions& how);
 
 EngineOptions engine_options(const ModelOptions& model, const HowOptions& how);
 

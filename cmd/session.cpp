@@ -54,6 +54,22 @@ std::string geometry_name(const Geometry& geometry) {
   return {};
 }
 
+receipts::Device device_facts(const Engine& engine) {
+  const Backend& backend = engine.backend();
+  receipts::Device device;
+  device.arch = backend.arch;
+  device.threads = engine.n_threads();
+  if (backend.n_multiprocessors > 0) {
+    device.kind = "cuda";
+    device.sms = backend.n_multiprocessors;
+    device.name = backend.name;
+  } else {
+    device.kind = "cpu";
+    device.name = processor_name();
+  }
+  return device;
+}
+
 receipts::PackageFacts package_facts(const Package& package, const Tokenizer& tokenizer) {
   receipts::PackageFacts facts;
   for (const PackageFile& file : package.files()) {
@@ -92,13 +108,12 @@ const char* finish_reason(const std::string& stop) {
 Session::Session(const ModelOptions& model, const HowOptions& how, const ReceiptOptions& receipt)
     : how_(how), receipt_(receipt) {
   const Clock::time_point start = Clock::now();
-  check_device(model, how);
+  EngineOptions options = engine_options(model, how);
   const std::string path = find_package(model);
   where_ = prepare_receipts(receipt);
   package_ = Package::open(path, {.n_threads = model.n_threads});
   tokenizer_ = Tokenizer::from_json(package_->tokenizer_json(), path + "/tokenizer.json");
   package_facts_ = package_facts(*package_, *tokenizer_);
-  EngineOptions options = engine_options(model, how);
   options.build_id = receipts::executable_sha256();
   engine_ = Engine::open(*package_, options);
   load_ns_ = ns_since(start);
@@ -109,10 +124,10 @@ std::string Session::description() const {
   for (const PackageFile& file : package_->files()) bytes += file.bytes;
   return fmt::format(
       "package   {} ({}, {:.1f} MB, loaded in {:.0f} ms)\n"
-      "device    cpu {}, {} threads, contract {}, kv {}\ncontext   {}\n",
+      "device    {} {}, {} threads, contract {}, kv {}\ncontext   {}\n",
       package_->path(), config().name, static_cast<double>(bytes) / 1e6,
-      static_cast<double>(load_ns_) / 1e6, engine_->backend().arch, engine_->n_threads(),
-      package_->arith_id(), kv_name(how_.kv), engine_->context());
+      static_cast<double>(load_ns_) / 1e6, engine_->backend().name, engine_->backend().arch,
+      engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), engine_->context());
 }
 
 Task Session::task(const GenerationOptions& options) const {
@@ -208,15 +223,7 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
   facts.common.challenge = receipt_.challenge;
   facts.common.build = receipts::build_facts(compiled_build());
   facts.common.env = receipts::environment_facts();
-  facts.common.device = receipts::Device{.kind = "cpu",
-                                         .arch = engine_->backend().arch,
-                                         .sms = {},
-                                         .ranks = 1,
-                                         .threads = engine_->n_threads(),
-                                         .name = processor_name(),
-                                         .driver = {},
-                                         .runtime = {},
-                                         .uuid_tag = {}};
+  facts.common.device = device_facts(*engine_);
   facts.common.time = {.load_ns = load_ns_,
                        .prefill_ns = reply.prefill_ns,
                        .first_token_ns = reply.first_token_ns,

@@ -3,40 +3,73 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "cmd/build_info.h"
 #include "cmd/streams.h"
 #include "core/base/contract.h"
 #include "core/base/cpu.h"
+#include "core/base/json.h"
+#include "core/engine/backend.h"
 #include "receipts/build_facts.h"
 
 namespace bolt {
 
-void print_version(bool json) {
-  const BuildInfo& info = build_info();
-  const std::string dirty = info.diff.empty() ? "" : "+changes";
+namespace {
+
+std::string devices_text() {
   std::string isas;
   for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
-    if (!cpu_has(isa)) continue;
-    isas += json ? fmt::format("{}\"{}\"", isas.empty() ? "" : ",", isa_name(isa))
-                 : fmt::format("{}{}", isas.empty() ? "" : " ", isa_name(isa));
+    if (cpu_has(isa)) isas += (isas.empty() ? "" : " ") + std::string(isa_name(isa));
   }
+  std::string text = fmt::format("device    cpu ({}; {} cores)\n", isas, usable_cores());
+  for (const CudaDevice& gpu : cuda_devices()) {
+    text += fmt::format("device    cuda:{} ({}, {}, {:.0f} GB)\n", gpu.ordinal, gpu.name, gpu.arch,
+                        static_cast<double>(gpu.memory_bytes) / 1e9);
+  }
+  return text;
+}
+
+void write_devices(JsonWriter& json) {
+  json.key("devices").begin_array();
+  json.begin_object().member("kind", "cpu").member("cores", usable_cores());
+  json.key("isa").begin_array();
+  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
+    if (cpu_has(isa)) json.value(isa_name(isa));
+  }
+  json.end_array().end_object();
+  for (const CudaDevice& gpu : cuda_devices()) {
+    json.begin_object().member("kind", "cuda").member("ordinal", gpu.ordinal);
+    json.member("name", gpu.name).member("arch", gpu.arch);
+    json.member("memory_bytes", gpu.memory_bytes).end_object();
+  }
+  json.end_array();
+}
+
+}  // namespace
+
+void print_version(bool json) {
+  const BuildInfo& info = build_info();
   if (!json) {
-    write_out(fmt::format("bolt {} ({}{})\ncontract {}\ndevices: cpu ({}; {} cores)\n",
-                          info.version,
-                          info.commit.empty() ? "no commit" : info.commit.substr(0, 12), dirty,
-                          kContractId, isas, usable_cores()));
+    const std::string commit =
+        info.commit.empty() ? "no commit known" : std::string(info.commit.substr(0, 12));
+    write_out(fmt::format("bolt {} ({}{})\ncontract  {}\n", info.version, commit,
+                          info.diff.empty() ? "" : " with changes", kContractId) +
+              devices_text());
     return;
   }
-  // Every text here is ours and plain ASCII, so nothing needs escaping.
-  write_out(fmt::format(
-      R"({{"name":"bolt","version":"{}","commit":"{}","tree":"{}","diff":"{}",)"
-      R"("contract":{{"id":"{}","sha256":"{}"}},"devices":[{{"kind":"cpu","isa":[{}],"cores":{}}}],)"
-      R"("executable_sha256":"{}","build":{{"compiler":"{}","type":"{}","flags":"{}","openssl":"{}",)"
-      R"("cuda":{},"static":{}}}}})"
-      "\n",
-      info.version, info.commit, info.tree, info.diff, kContractId, kContractSha256, isas,
-      usable_cores(), receipts::executable_sha256(), info.compiler, info.build_type, info.flags,
-      info.openssl, info.cuda == "ON", info.is_static == "ON"));
+  JsonWriter out;
+  out.begin_object().member("name", "bolt").member("version", info.version);
+  out.member("commit", info.commit).member("tree", info.tree).member("diff", info.diff);
+  out.key("contract").begin_object();
+  out.member("id", kContractId).member("sha256", kContractSha256).end_object();
+  write_devices(out);
+  out.member("executable_sha256", receipts::executable_sha256());
+  out.key("build").begin_object();
+  out.member("compiler", info.compiler).member("type", info.build_type);
+  out.member("flags", info.flags).member("openssl", info.openssl);
+  out.member("cuda", info.cuda == "ON").member("static", info.is_static == "ON").end_object();
+  write_out(out.end_object().take() + "\n");
 }
 
 }  // namespace bolt
