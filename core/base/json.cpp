@@ -2,8 +2,10 @@
 #include "core/base/json.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <unordered_set>
 
@@ -84,23 +86,46 @@ std::optional<std::string> repeated_key(simdjson::dom::element element, const st
 
 }  // namespace
 
+struct JsonDocument::State {
+  std::string name;
+  simdjson::dom::parser parser;
+  simdjson::dom::element root;
+  bool python_numbers = false;
+};
+
+namespace {
+
+template <class Element>
+simdjson::dom::element dom(const Element& element) {
+  static_assert(sizeof(Element) == sizeof(simdjson::dom::element));
+  return std::bit_cast<simdjson::dom::element>(element);
+}
+
+}  // namespace
+
+JsonDocument::JsonDocument() : state_(std::make_unique<State>()) {}
+JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
+JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
+JsonDocument::~JsonDocument() = default;
+const std::string& JsonDocument::name() const { return state_->name; }
+
 JsonDocument JsonDocument::parse(std::string name, std::string_view text,
                                  const JsonOptions& options) {
   JsonDocument document;
-  document.name_ = std::make_unique<std::string>(std::move(name));
-  document.parser_ = std::make_unique<simdjson::dom::parser>();
-  document.python_numbers_ = options.python_numbers;
+  State& state = *document.state_;
+  state.name = std::move(name);
+  state.python_numbers = options.python_numbers;
   const simdjson::padded_string padded = options.python_numbers
                                              ? simdjson::padded_string(quote_python_numbers(text))
                                              : simdjson::padded_string(text);
-  if (const auto error = document.parser_->parse(padded).get(document.root_)) {
-    throw Error(Exit::input, fmt::format("{}: not valid JSON: {}", document.name(),
+  if (const auto error = state.parser.parse(padded).get(state.root)) {
+    throw Error(Exit::input, fmt::format("{}: not valid JSON: {}", state.name,
                                          simdjson::error_message(error)));
   }
   if (options.unique_keys) {
-    if (const auto key = repeated_key(document.root_, "")) {
+    if (const auto key = repeated_key(state.root, "")) {
       throw Error(Exit::input, fmt::format("{}: field {} is given twice, expected once",
-                                           document.name(), json_quote(*key)));
+                                           state.name, json_quote(*key)));
     }
   }
   return document;
@@ -110,15 +135,28 @@ JsonDocument JsonDocument::load(const std::string& path, const JsonOptions& opti
   return parse(path, read_file(path), options);
 }
 
-JsonValue JsonDocument::root() const { return JsonValue(this, root_, ""); }
+JsonValue JsonDocument::root() const {
+  return JsonValue(state_.get(), std::bit_cast<JsonValue::Element>(state_->root), "");
+}
+
+bool JsonValue::is_null() const { return dom(element_).is_null(); }
+bool JsonValue::is_object() const { return dom(element_).is_object(); }
+bool JsonValue::is_array() const { return dom(element_).is_array(); }
+bool JsonValue::is_string() const { return dom(element_).is_string(); }
+bool JsonValue::is_bool() const { return dom(element_).is_bool(); }
+bool JsonValue::is_number() const { return dom(element_).is_number(); }
+
+const std::string& JsonValue::file() const {
+  return static_cast<const JsonDocument::State*>(document_)->name;
+}
 
 std::string JsonValue::where() const {
-  return path_.empty() ? document_->name()
-                       : fmt::format("{}: field {}", document_->name(), json_quote(path_));
+  return path_.empty() ? file()
+                       : fmt::format("{}: field {}", file(), json_quote(path_));
 }
 
 std::string JsonValue::shown() const {
-  std::string text = simdjson::minify(element_);
+  std::string text = simdjson::minify(dom(element_));
   constexpr std::size_t kShown = 60;
   if (text.size() <= kShown) return text;
   std::size_t end = kShown;
@@ -132,22 +170,22 @@ void JsonValue::fail(std::string_view expected) const {
 
 std::string_view JsonValue::string() const {
   if (!is_string()) fail("a string");
-  return element_.get_string().value_unsafe();
+  return dom(element_).get_string().value_unsafe();
 }
 
 bool JsonValue::boolean() const {
   if (!is_bool()) fail("true or false");
-  return element_.get_bool().value_unsafe();
+  return dom(element_).get_bool().value_unsafe();
 }
 
 std::int64_t JsonValue::integer(std::int64_t min, std::int64_t max) const {
   std::int64_t x = 0;
   bool ok = false;
-  if (element_.is_int64()) {
-    x = element_.get_int64().value_unsafe();
+  if (dom(element_).is_int64()) {
+    x = dom(element_).get_int64().value_unsafe();
     ok = true;
-  } else if (element_.is_double()) {
-    const double d = element_.get_double().value_unsafe();
+  } else if (dom(element_).is_double()) {
+    const double d = dom(element_).get_double().value_unsafe();
     ok = d >= -0x1p53 && d <= 0x1p53 && d == std::floor(d);
     if (ok) x = static_cast<std::int64_t>(d);
   }
@@ -162,22 +200,22 @@ std::int64_t JsonValue::integer(std::int64_t min, std::int64_t max) const {
 }
 
 std::uint64_t JsonValue::unsigned_integer() const {
-  if (!element_.is_uint64() && !(element_.is_int64() && element_.get_int64().value_unsafe() >= 0)) {
+  if (!dom(element_).is_uint64() && !(dom(element_).is_int64() && dom(element_).get_int64().value_unsafe() >= 0)) {
     fail("an integer of at least 0");
   }
-  return element_.is_uint64() ? element_.get_uint64().value_unsafe()
-                              : static_cast<std::uint64_t>(element_.get_int64().value_unsafe());
+  return dom(element_).is_uint64() ? dom(element_).get_uint64().value_unsafe()
+                              : static_cast<std::uint64_t>(dom(element_).get_int64().value_unsafe());
 }
 
 double JsonValue::number() const {
-  if (document_->python_numbers_ && is_string()) {
-    const std::string_view token = element_.get_string().value_unsafe();
+  if (static_cast<const JsonDocument::State*>(document_)->python_numbers && is_string()) {
+    const std::string_view token = dom(element_).get_string().value_unsafe();
     if (token == kInfinity) return std::numeric_limits<double>::infinity();
     if (token == kMinusInfinity) return -std::numeric_limits<double>::infinity();
     if (token == kNan) return std::numeric_limits<double>::quiet_NaN();
   }
   if (!is_number()) fail("a number");
-  return element_.get_double().value_unsafe();
+  return dom(element_).get_double().value_unsafe();
 }
 
 std::string JsonValue::member_path(std::string_view key) const {
@@ -186,15 +224,15 @@ std::string JsonValue::member_path(std::string_view key) const {
 
 JsonValue JsonValue::at(std::string_view key) const {
   if (auto found = find(key)) return *found;
-  throw Error(Exit::input, fmt::format("{}: field {} is missing", document_->name(),
+  throw Error(Exit::input, fmt::format("{}: field {} is missing", file(),
                                        json_quote(member_path(key))));
 }
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
   if (!is_object()) fail("an object");
   simdjson::dom::element member;
-  if (element_.get_object().value_unsafe().at_key(key).get(member)) return std::nullopt;
-  return JsonValue(document_, member, member_path(key));
+  if (dom(element_).get_object().value_unsafe().at_key(key).get(member)) return std::nullopt;
+  return JsonValue(document_, std::bit_cast<Element>(member), member_path(key));
 }
 
 std::optional<JsonValue> JsonValue::find_set(std::string_view key) const {
@@ -206,21 +244,30 @@ std::optional<JsonValue> JsonValue::find_set(std::string_view key) const {
 std::vector<std::pair<std::string_view, JsonValue>> JsonValue::members() const {
   if (!is_object()) fail("an object");
   std::vector<std::pair<std::string_view, JsonValue>> all;
-  const simdjson::dom::object object = element_.get_object().value_unsafe();
+  const simdjson::dom::object object = dom(element_).get_object().value_unsafe();
   all.reserve(object.size());
   for (const auto& [key, value] : object) {
-    all.emplace_back(key, JsonValue(document_, value, member_path(key)));
+    all.emplace_back(key, JsonValue(document_, std::bit_cast<Element>(value), member_path(key)));
   }
   return all;
+}
+
+void JsonValue::each_member(
+    const std::function<void(std::string_view, const JsonValue&)>& visit) const {
+  if (!is_object()) fail("an object");
+  const simdjson::dom::object object = dom(element_).get_object().value_unsafe();
+  for (const auto& [key, value] : object) {
+    visit(key, JsonValue(document_, std::bit_cast<Element>(value), path_));
+  }
 }
 
 std::vector<JsonValue> JsonValue::items() const {
   if (!is_array()) fail("an array");
   std::vector<JsonValue> all;
-  const simdjson::dom::array array = element_.get_array().value_unsafe();
+  const simdjson::dom::array array = dom(element_).get_array().value_unsafe();
   all.reserve(array.size());
   for (const auto item : array) {
-    all.push_back(JsonValue(document_, item, fmt::format("{}[{}]", path_, all.size())));
+    all.push_back(JsonValue(document_, std::bit_cast<Element>(item), fmt::format("{}[{}]", path_, all.size())));
   }
   return all;
 }

@@ -2,7 +2,10 @@
 // ordered writer. What the fields mean is the callers' business.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -11,8 +14,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <simdjson.h>
 
 namespace bolt {
 
@@ -27,12 +28,12 @@ struct JsonOptions {
 //   config.json: field "hidden_size" is "big", expected an integer in [1, 65536]
 class JsonValue {
  public:
-  bool is_null() const { return element_.is_null(); }
-  bool is_object() const { return element_.is_object(); }
-  bool is_array() const { return element_.is_array(); }
-  bool is_string() const { return element_.is_string(); }
-  bool is_bool() const { return element_.is_bool(); }
-  bool is_number() const { return element_.is_number(); }
+  bool is_null() const;
+  bool is_object() const;
+  bool is_array() const;
+  bool is_string() const;
+  bool is_bool() const;
+  bool is_number() const;
 
   std::string_view string() const;
   bool boolean() const;
@@ -59,17 +60,22 @@ class JsonValue {
   std::string shown() const;
   [[noreturn]] void fail(std::string_view expected) const;
 
-  // simdjson's own view, for loops over large arrays.
-  simdjson::dom::element raw() const { return element_; }
+  // Calls visit(key, value) for every member of a large object, without making a path for each.
+  void each_member(const std::function<void(std::string_view, const JsonValue&)>& visit) const;
 
  private:
   friend class JsonDocument;
-  JsonValue(const class JsonDocument* document, simdjson::dom::element element, std::string path)
+  // A simdjson::dom::element, kept as bytes so that only json.cpp compiles that large header.
+  struct Element {
+    alignas(8) std::array<std::byte, 16> bytes;
+  };
+  JsonValue(const void* document, Element element, std::string path)
       : document_(document), element_(element), path_(std::move(path)) {}
   std::string member_path(std::string_view key) const;
+  const std::string& file() const;
 
-  const JsonDocument* document_;
-  simdjson::dom::element element_;
+  const void* document_;  // a JsonDocument::State
+  Element element_;
   std::string path_;
 };
 
@@ -78,17 +84,19 @@ class JsonDocument {
   // `name` is the file's name, or what an error shall call the text.
   static JsonDocument parse(std::string name, std::string_view text, const JsonOptions& options = {});
   static JsonDocument load(const std::string& path, const JsonOptions& options = {});
+  JsonDocument(JsonDocument&&) noexcept;
+  JsonDocument& operator=(JsonDocument&&) noexcept;
+  ~JsonDocument();
 
+  // Lent: the document must outlive every value taken from it, and may be moved meanwhile.
   JsonValue root() const;
-  const std::string& name() const { return *name_; }
+  const std::string& name() const;
 
  private:
   friend class JsonValue;
-  JsonDocument() = default;
-  std::unique_ptr<std::string> name_;  // stays where it is when the document moves
-  std::unique_ptr<simdjson::dom::parser> parser_;
-  simdjson::dom::element root_;
-  bool python_numbers_ = false;
+  struct State;
+  JsonDocument();
+  std::unique_ptr<State> state_;  // stays where it is when the document moves
 };
 
 // Writes one JSON text, members in the order given. indent 0: one line, else spaces a level, and
