@@ -1,0 +1,279 @@
+// Binding tensors to the graph's weights.
+#include "core/pack/binding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/base/sha256.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/tile_codec.h"
+
+namespace bolt {
+namespace {
+
+// Towers of the vision and audio wrappers, which text generation does not need.
+constexpr std::string_view kOtherTowers[] = {"vision_model.", "mlp1.", "sound_encoder.",
+                                             "sound_projection."};
+
+// The name without the prefixes that say nothing: layers.3.norm.weight, mtp.layers.0.enorm.weight.
+std::string_view plain_name(std::string_view name) {
+  for (const std::string_view prefix : {"language_model.", "backbone.", "model."}) {
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  }
+  return name;
+}
+
+class Binder {
+ public:
+  Binder(const Checkpoint& checkpoint, const CheckpointConfig& config, bool without_mtp)
+      : checkpoint_(checkpoint), config_(config), without_mtp_(without_mtp) {}
+
+  BoundGraph run() {
+    index_names();
+    ModelFacts& facts = bound_.facts;
+    facts = config_.facts;
+    if (without_mtp_ || !has_mtp_) {
+      facts.draft_pattern.clear();
+      facts.draft_mlps.clear();
+      facts.draft_moes.clear();
+    }
+    bound_.graph = graph_skeleton(facts);
+    Graph& graph = bound_.graph;
+    bind(graph.embedding, "embedding", {"embeddings.weight", "embed_tokens.weight"});
+    for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+      bind_layer(graph.layers[i], fmt::format("layers.{}.", i), fmt::format("layers.{}.", i));
+    }
+    bind(graph.final_norm, "final_norm", {"norm_f.weight"});
+    bind_head();
+    if (graph.draft) bind_draft(*graph.draft);
+    refuse_leftovers();
+    return std::move(bound_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(Exit::input, fmt::format("{}: {}", checkpoint_.path, problem));
+  }
+
+  void index_names() {
+    for (const auto& [name, tensor] : checkpoint_.tensors) {
+      const std::string_view plain = plain_name(name);
+      const bool other = std::any_of(std::begin(kOtherTowers), std::end(kOtherTowers),
+                                     [&](std::string_view p) { return name.starts_with(p); });
+      const bool mtp = plain.starts_with("mtp.");
+      has_mtp_ = has_mtp_ || mtp;
+      if (other || (mtp && without_mtp_)) {
+        bound_.skipped.push_back(name);
+        continue;
+      }
+      const auto [at, fresh] = by_name_.emplace(plain, &tensor);
+      if (!fresh) fail(fmt::format("tensors {} and {} are the same part of the model", at->second->name, name));
+    }
+    for (const std::string& name : checkpoint_.absent) bound_.skipped.push_back(name);
+  }
+
+  const Tensor* find(const std::string& plain) {
+    const auto at = by_name_.find(plain);
+    if (at == by_name_.end()) return nullptr;
+    used_.insert(plain);
+    return at->second;
+  }
+
+  // The format of a weight whose tensors have this dtype.
+  Format format_of(const Tensor& tensor) const {
+    if (tensor.dtype == "BF16") return Format::bf16;
+    if (tensor.dtype == "F16") return Format::f16;
+    if (tensor.dtype == "F32") return Format::f32;
+    fail(fmt::format("tensor {} is {}, expected BF16, F16 or F32", tensor.name, tensor.shape_text()));
+  }
+
+  void expect_shape(const Tensor& tensor, std::vector<std::int64_t> shape) const {
+    if (tensor.shape == shape) return;
+    Tensor wanted;
+    wanted.dtype = tensor.dtype;
+    wanted.shape = std::move(shape);
+    fail(fmt::format("tensor {} is {}, expected {}", tensor.name, tensor.shape_text(), wanted.shape_text()));
+  }
+
+  void record(Weight& weight, const std::string& name, Transform transform,
+              std::vector<const Tensor*> tensors) {
+    // Vectors and the conv are kept as f32 whatever the checkpoint has; the rest keeps its format.
+    const bool as_f32 = weight.format == Format::f32;
+    for (const Tensor* tensor : tensors) {
+      const Format format = format_of(*tensor);
+      if (as_f32) continue;
+      if (tensor == tensors.front()) weight.format = format;
+      if (weight.format != format) {
+        fail(fmt::format("tensor {} is {}, but {} is {}; the experts of a layer must share one dtype",
+                         tensor->name, tensor->dtype, tensors.front()->name, tensors.front()->dtype));
+      }
+    }
+    weight.bytes = weight_bytes(weight);
+    Binding binding;
+    binding.weight = name;
+    binding.transform = transform;
+    binding.tensors = std::move(tensors);
+    bound_.bindings.emplace(name, std::move(binding));
+  }
+
+  // A weight of one tensor under the first of `names` that is there.
+  void bind(Weight& weight, const std::string& ours, const std::vector<std::string>& names,
+            Transform transform = Transform::copy) {
+    const Tensor* tensor = nullptr;
+    for (const std::string& name : names) {
+      if (!tensor) tensor = find(name);
+    }
+    if (!tensor) fail(fmt::format("tensor {} is missing", names.front()));
+    const bool vector = weight.layout == Layout::plain && weight.n_rows == 1;
+    if (vector) {
+      expect_shape(*tensor, {weight.n_cols});
+    } else {
+      expect_shape(*tensor, {weight.n_rows, weight.n_cols});
+    }
+    record(weight, ours, transform, {tensor});
+  }
+
+  void bind_conv(Weight& weight, const std::string& ours, const std::string& name) {
+    const Tensor* tensor = find(name);
+    if (!tensor) fail(fmt::format("tensor {} is missing", name));
+    expect_shape(*tensor, {weight.n_rows, 1, weight.n_cols});
+    record(weight, ours, Transform::copy, {tensor});
+  }
+
+  // Experts: one tensor each, or one that stacks them all.
+  void bind_experts(Weight& weight, const std::string& ours, const std::string& mixer, const char* part) {
+    if (const Tensor* stacked = find(fmt::format("{}experts.{}", mixer, part))) {
+      expect_shape(*stacked, {weight.n_matrices, weight.n_rows, weight.n_cols});
+      record(weight, ours, Transform::copy, {stacked});
+      return;
+    }
+    std::vector<const Tensor*> tensors;
+    for (int e = 0; e < weight.n_matrices; ++e) {
+      const std::string name = fmt::format("{}experts.{}.{}.weight", mixer, e, part);
+      const Tensor* tensor = find(name);
+      if (!tensor) fail(fmt::format("tensor {} is missing", name));
+      expect_shape(*tensor, {weight.n_rows, weight.n_cols});
+      tensors.push_back(tensor);
+    }
+    record(weight, ours, Transform::copy, std::move(tensors));
+  }
+
+  void bind_mixer(Mamba2& m, const std::string& ours, const std::string& p) {
+    bind(m.in_proj, ours + "in_proj", {p + "in_proj.weight"});
+    bind_conv(m.conv_w, ours + "conv_w", p + "conv1d.weight");
+    if (config_.has_conv_bias || by_name_.contains(p + "conv1d.bias")) {
+      bind(m.conv_b, ours + "conv_b", {p + "conv1d.bias"});
+    } else {
+      record(m.conv_b, ours + "conv_b", Transform::zeros, {});
+    }
+    bind(m.A, ours + "A", {p + "A_log"}, Transform::negated_exp);
+    bind(m.D, ours + "D", {p + "D"});
+    bind(m.dt_bias, ours + "dt_bias", {p + "dt_bias"});
+    bind(m.gate_norm, ours + "gate_norm", {p + "norm.weight"});
+    bind(m.out_proj, ours + "out_proj", {p + "out_proj.weight"});
+  }
+  void bind_mixer(Attention& a, const std::string& ours, const std::string& p) {
+    bind(a.q_proj, ours + "q_proj", {p + "q_proj.weight"});
+    bind(a.k_proj, ours + "k_proj", {p + "k_proj.weight"});
+    bind(a.v_proj, ours + "v_proj", {p + "v_proj.weight"});
+    bind(a.o_proj, ours + "o_proj", {p + "o_proj.weight"});
+  }
+  void bind_mixer(Mlp& m, const std::string& ours, const std::string& p) {
+    bind(m.up_proj, ours + "up_proj", {p + "up_proj.weight"});
+    bind(m.down_proj, ours + "down_proj", {p + "down_proj.weight"});
+  }
+  void bind_mixer(Moe& m, const std::string& ours, const std::string& p) {
+    bind(m.router, ours + "router", {p + "gate.weight"});
+    bind(m.router_bias, ours + "router_bias", {p + "gate.e_score_correction_bias"});
+    bind_experts(m.experts_up, ours + "experts_up", p, "up_proj");
+    bind_experts(m.experts_down, ours + "experts_down", p, "down_proj");
+    if (m.d_shared > 0) {
+      bind(m.shared_up, ours + "shared_up", {p + "shared_experts.up_proj.weight"});
+      bind(m.shared_down, ours + "shared_down", {p + "shared_experts.down_proj.weight"});
+    }
+    if (m.d_latent > 0) {
+      bind(m.latent_down, ours + "latent_down", {p + "fc1_latent_proj.weight"});
+      bind(m.latent_up, ours + "latent_up", {p + "fc2_latent_proj.weight"});
+    }
+  }
+
+  void bind_layer(Layer& layer, const std::string& ours, const std::string& theirs) {
+    bind(layer.norm, ours + "norm", {theirs + "norm.weight"});
+    std::visit([&](auto& mixer) { bind_mixer(mixer, ours, theirs + "mixer."); }, layer.mixer);
+  }
+
+  // A tied head reads the embedding; a head that is stored all the same must be its equal.
+  void bind_head() {
+    Weight& head = bound_.graph.lm_head;
+    if (!config_.facts.tied_embedding) {
+      bind(head, "lm_head", {"lm_head.weight"});
+      return;
+    }
+    const Tensor* embedding = bound_.bindings.at("embedding").tensors.front();
+    if (const Tensor* stored = find("lm_head.weight")) {
+      if (stored->dtype != embedding->dtype || stored->shape != embedding->shape ||
+          digest(*stored) != digest(*embedding)) {
+        fail(fmt::format("tensors {} and {} differ, but config.json says tie_word_embeddings",
+                         stored->name, embedding->name));
+      }
+    }
+    record(head, "lm_head", Transform::copy, {embedding});
+  }
+
+  void bind_draft(DraftHead& draft) {
+    const std::string first = "mtp.layers.0.";
+    const std::string last = fmt::format("mtp.layers.{}.", draft.layers.size() - 1);
+    bind(draft.enorm, "draft.enorm", {first + "enorm.weight"});
+    bind(draft.hnorm, "draft.hnorm", {first + "hnorm.weight"});
+    bind(draft.eh_proj, "draft.eh_proj", {first + "eh_proj.weight"});
+    for (std::size_t i = 0; i < draft.layers.size(); ++i) {
+      bind_layer(draft.layers[i], fmt::format("draft.layers.{}.", i), fmt::format("mtp.layers.{}.", i));
+    }
+    bind(draft.final_norm, "draft.final_norm", {last + "final_layernorm.weight"});
+  }
+
+  void refuse_leftovers() const {
+    std::size_t n = 0;
+    const Tensor* first = nullptr;
+    for (const auto& [name, tensor] : by_name_) {
+      if (used_.contains(name)) continue;
+      if (!first) first = tensor;
+      ++n;
+    }
+    if (!first) return;
+    fail(fmt::format("tensor {} {} is no part of the model that config.json describes{}", first->name,
+                     first->shape_text(), n > 1 ? fmt::format("; {} more are left over", n - 1) : ""));
+  }
+
+  std::string digest(const Tensor& tensor) const {
+    const SourceFile& file = checkpoint_.files[static_cast<std::size_t>(tensor.file)];
+    std::vector<std::byte> buffer(1 << 20);
+    Sha256 sha;
+    for (std::uint64_t at = 0; at < tensor.bytes; at += buffer.size()) {
+      const std::size_t n = std::min<std::uint64_t>(buffer.size(), tensor.bytes - at);
+      read_at(file.descriptor, file.path, tensor.offset + at, {buffer.data(), n});
+      sha.update(buffer.data(), n);
+    }
+    return sha.hex();
+  }
+
+  const Checkpoint& checkpoint_;
+  const CheckpointConfig& config_;
+  const bool without_mtp_;
+  bool has_mtp_ = false;
+  std::map<std::string, const Tensor*, std::less<>> by_name_;  // by plain name
+  std::set<std::string> used_;
+  BoundGraph bound_;
+};
+
+}  // namespace
+
+BoundGraph bind_checkpoint(const Checkpoint& checkpoint, const CheckpointConfig& config,
+                           bool without_mtp) {
+  return Binder(checkpoint, config, without_mtp).run();
+}
+
+}  // namespace bolt

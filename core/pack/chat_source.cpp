@@ -1,0 +1,40 @@
+// Finding and recognising a checkpoint's chat template.
+#include "core/pack/chat_source.h"
+
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/base/sha256.h"
+
+namespace bolt {
+namespace {
+
+// The template's text, "" if there is none. A list of named templates gives the one named default.
+std::string template_text(const std::string& folder) {
+  const std::string own = folder + "/chat_template.jinja";
+  if (path_exists(own)) return read_file(own);
+  const std::string config = folder + "/tokenizer_config.json";
+  if (!path_exists(config)) return "";
+  const JsonDocument document = JsonDocument::load(config, {.python_numbers = true});
+  const auto value = document.root().find_set("chat_template");
+  if (!value) return "";
+  if (value->is_string()) return std::string(value->string());
+  for (const JsonValue& named : value->items()) {
+    if (named.at("name").string() == "default") return std::string(named.at("template").string());
+  }
+  return "";
+}
+
+bool holds(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+void read_chat_template(const std::string& folder, ModelConfig& model) {
+  const std::string text = template_text(folder);
+  model.chat_template = "none";
+  if (text.empty()) return;
+  model.chat_template_sha256 = sha256_hex(text);
+  if (holds(text, "<|im_start|>") && holds(text, "enable_thinking")) model.chat_template = "v3";
+  else if (holds(text, "<SPECIAL_10>")) model.chat_template = "v2";
+}
+
+}  // namespace bolt

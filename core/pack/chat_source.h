@@ -1,0 +1,14 @@
+// The chat template of a checkpoint: where it lies, its hash, and which kind it is.
+#pragma once
+
+#include <string>
+
+#include "core/pack/package.h"
+
+namespace bolt {
+
+// Fills chat_template, chat_template_sha256 and chat_facts from chat_template.jinja, or from
+// tokenizer_config.json's chat_template. A checkpoint without one gets kind none.
+void read_chat_template(const std::string& folder, ModelConfig& model);
+
+}  // namespace bolt

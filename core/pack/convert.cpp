@@ -1,0 +1,213 @@
+// The conversion's steps, in order: check, bind, choose formats, pack, verify, describe, rename.
+#include "core/pack/convert.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/base/contract.h"
+#include "core/base/cpu.h"
+#include "core/base/error.h"
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/base/sha256.h"
+#include "core/pack/binding.h"
+#include "core/pack/chat_source.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/package_text.h"
+#include "core/pack/package_writer.h"
+#include "core/pack/source_rows.h"
+#include "core/pack/verify.h"
+
+namespace bolt {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool inside(const fs::path& inner, const fs::path& outer) {
+  const auto at = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first;
+  return at == outer.end();
+}
+
+// The target must not touch the source: replacing or filling it would destroy what is being read.
+void check_target(const ConvertOptions& options, const std::string& source_folder) {
+  if (options.target.empty()) throw Error(Exit::usage, "the target's name is empty");
+  const fs::path source = fs::weakly_canonical(source_folder);
+  std::string trimmed = options.target;
+  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
+  const fs::path target = fs::weakly_canonical(trimmed);
+  if (source == target) {
+    throw Error(Exit::usage, fmt::format("{}: source and target are the same folder", options.target));
+  }
+  if (inside(target, source)) {
+    throw Error(Exit::usage, fmt::format("{}: lies inside the source {}; choose a target outside it",
+                                         options.target, options.source));
+  }
+  if (inside(source, target)) {
+    throw Error(Exit::usage, fmt::format("{}: holds the source {}; choose another target",
+                                         options.target, options.source));
+  }
+  const fs::path parent = target.parent_path();
+  if (!fs::is_directory(parent)) {
+    throw Error(Exit::usage, fmt::format("{}: its folder {} does not exist", options.target, parent.string()));
+  }
+}
+
+// Norms, the conv, A, D and dt_bias are f32 vectors, the embedding is plain: all of them, and the
+// router, whose choice of experts hangs on small differences, keep their format.
+bool may_quantise(const std::string& name, const Weight& w) {
+  return w.layout == Layout::tiles && !name.ends_with(".router");
+}
+
+bool kept(const ConvertOptions& options, const std::string& name, const Binding& binding) {
+  const auto matches = [&](const std::string& text) {
+    return std::any_of(options.keep.begin(), options.keep.end(), [&](const std::string& pattern) {
+      return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
+    });
+  };
+  if (matches(name)) return true;
+  return std::any_of(binding.tensors.begin(), binding.tensors.end(),
+                     [&](const Tensor* tensor) { return matches(tensor->name); });
+}
+
+// Every pattern must mean something: one that matches no weight is a typing error.
+void check_keep(const ConvertOptions& options, const BoundGraph& bound) {
+  for (const std::string& pattern : options.keep) {
+    ConvertOptions one;
+    one.keep = {pattern};
+    const bool any = std::any_of(bound.bindings.begin(), bound.bindings.end(),
+                                 [&](const auto& item) { return kept(one, item.first, item.second); });
+    if (!any) throw Error(Exit::usage, fmt::format("--keep {}: matches no weight or tensor", json_quote(pattern)));
+  }
+}
+
+void choose_formats(const ConvertOptions& options, BoundGraph& bound, ConvertFacts& facts) {
+  if (!options.quant) return;
+  each_weight(bound.graph, [&](const std::string& name, Weight& w) {
+    if (!may_quantise(name, w) || kept(options, name, bound.bindings.at(name))) return;
+    w.format = *options.quant;
+    facts.quantised.push_back(name);
+  });
+}
+
+std::string options_json(const ConvertOptions& options) {
+  JsonWriter json;
+  json.begin_object()
+      .member("quant", options.quant ? format_name(*options.quant) : "")
+      .member("keep", options.keep)
+      .member("without_mtp", options.without_mtp)
+      .member("verify", options.verify);
+  return json.end_object().take();
+}
+
+std::string folder_name(const std::string& folder) {
+  const fs::path path = fs::weakly_canonical(folder);
+  return path.filename().string();
+}
+
+// Hashes of every file that the package was made from, weights in parallel.
+std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& pool,
+                                      const Progress& progress) {
+  std::vector<PackageFile> files;
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "chat_template.jinja",
+                           "model.safetensors.index.json"}) {
+    const std::string path = checkpoint.folder + "/" + name;
+    if (path_exists(path)) files.push_back({.path = name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
+  }
+  for (const SourceFile& file : checkpoint.files) {
+    files.push_back({.path = file.name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
+  }
+  std::uint64_t total = 0;
+  for (PackageFile& file : files) {
+    FileFacts facts;
+    open_regular_file(checkpoint.folder + "/" + file.path, facts);
+    file.bytes = facts.bytes;
+    total += facts.bytes;
+  }
+  Meter meter(progress, "hashing the source", total);
+  pool.parallel_for(static_cast<int>(files.size()), 1, [&](int begin, int end, int) {
+    for (int i = begin; i < end; ++i) {
+      PackageFile& file = files[static_cast<std::size_t>(i)];
+      file.sha256 = sha256_of_file(checkpoint.folder + "/" + file.path);
+      meter.add(file.bytes);
+    }
+  });
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return files;
+}
+
+// A source that changed while it was read gives a package of no checkpoint at all.
+void check_unchanged(const Checkpoint& checkpoint) {
+  for (const SourceFile& file : checkpoint.files) {
+    FileFacts now;
+    open_regular_file(file.path, now);
+    if (now != file.facts) {
+      throw Error(Exit::fault, fmt::format("{}: changed while it was being converted", file.path));
+    }
+  }
+}
+
+}  // namespace
+
+ConvertFacts convert(const ConvertOptions& options) {
+  ConvertFacts facts;
+  facts.source = options.source;
+  facts.target = options.target;
+  facts.source_format = "safetensors";
+  facts.options = options_json(options);
+  facts.arith_id = kContractId;
+  facts.arith_sha256 = kContractSha256;
+
+  const Checkpoint checkpoint = open_checkpoint(options.source, options.without_mtp);
+  check_target(options, checkpoint.folder);
+  if (!path_exists(checkpoint.folder + "/tokenizer.json")) {
+    throw Error(Exit::input, checkpoint.folder + ": tokenizer.json is missing; fetch it from the checkpoint's repository");
+  }
+  CheckpointConfig config = read_checkpoint_config(checkpoint.folder);
+  config.model.name = folder_name(checkpoint.folder);
+  BoundGraph bound = bind_checkpoint(checkpoint, config, options.without_mtp);
+  check_keep(options, bound);
+  choose_formats(options, bound, facts);
+  const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
+  read_chat_template(checkpoint.folder, config.model);
+
+  const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
+  PackageWriter writer(options.target, options.force, n_threads);
+  const SourceRows source(checkpoint, bound);
+  writer.write_weights(bound.graph, [&](const RowRun& run, RowCodes& rows) { source.fill(run, rows); },
+                       [](const std::string&, int) { return 1.0f; }, options.progress);
+  if (options.verify) {
+    const Verified verified = verify_payload(writer.path(), bound.graph, source, writer.pool(), options.progress);
+    facts.verified = true;
+    facts.n_verified_values = verified.n_values;
+    facts.n_verified_quantised = verified.n_quantised;
+  }
+  facts.source_files = hash_sources(checkpoint, writer.pool(), options.progress);
+  check_unchanged(checkpoint);
+  writer.write_text("graph.json", "graph", graph_json(bound.graph));
+  writer.write_text("config.json", "config", config_json(bound.facts, config.model));
+  writer.write_text("tokenizer.json", "tokenizer", tokenizer);
+
+  PackageFacts package;
+  package.bolt_version = options.bolt_version;
+  package.source = config.model.name;
+  package.source_files = facts.source_files;
+  package.options = facts.options;
+  facts.package_files = writer.finish(package, options.progress);
+
+  facts.n_tensors = checkpoint.tensors.size() + checkpoint.absent.size() - bound.skipped.size();
+  facts.skipped = bound.skipped;
+  facts.has_draft_head = bound.graph.draft.has_value();
+  for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
+  for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
+  each_weight(bound.graph, [&](const std::string&, const Weight& w) {
+    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) * static_cast<std::uint64_t>(w.n_rows) *
+                          static_cast<std::uint64_t>(w.n_cols);
+  });
+  return facts;
+}
+
+}  // namespace bolt

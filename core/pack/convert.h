@@ -1,0 +1,48 @@
+// `bolt convert`: a Hugging Face checkpoint becomes a package. Streams: memory stays flat whatever
+// the checkpoint's size. Nothing stands at the target until everything is written and verified.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/pack/package.h"
+#include "core/pack/progress.h"
+
+namespace bolt {
+
+struct ConvertOptions {
+  std::string source, target;
+  std::optional<Format> quant;    // q8: linears are quantised to it; none: formats are kept
+  std::vector<std::string> keep;  // fnmatch patterns of weights or tensors that are not quantised
+  bool without_mtp = false;
+  bool verify = true;
+  bool force = false;             // replace a package at the target
+  int n_threads = 0;              // 0: all
+  std::string bolt_version;
+  Progress progress;
+};
+
+// What was done, for the summary and the receipt.
+struct ConvertFacts {
+  std::string source, target;
+  std::vector<PackageFile> source_files;   // path, bytes, sha256
+  std::vector<PackageFile> package_files;  // package.json first
+  std::string source_format;               // safetensors
+  std::string options;                     // as JSON, in package.json too
+  std::uint64_t n_tensors = 0;             // of the checkpoint, used
+  std::vector<std::string> skipped;        // tensors left out: towers, the MTP head if asked
+  std::uint64_t source_bytes = 0, package_bytes = 0;
+  std::uint64_t n_parameters = 0;
+  std::vector<std::string> quantised;      // weights whose values changed
+  bool has_draft_head = false;
+  bool verified = false;
+  std::uint64_t n_verified_values = 0, n_verified_quantised = 0;
+  std::string arith_id, arith_sha256;
+};
+
+// Throws Error(usage) for targets and options that cannot be, Error(input) for a checkpoint that is
+// not a whole Nemotron-H, Error(fault) for a disk that fails or a value that does not verify.
+ConvertFacts convert(const ConvertOptions& options);
+
+}  // namespace bolt

@@ -1,0 +1,19 @@
+// A checkpoint's token ids and generation defaults, from every file that may hold them.
+#pragma once
+
+#include <string>
+
+#include "core/base/json.h"
+#include "core/pack/package.h"
+
+namespace bolt {
+
+// bos_token_id and eos_token_id (a number, a list, or null) of one config object.
+void read_token_ids(const JsonValue& config, ModelConfig& model);
+
+// generation_config.json, tokenizer_config.json and tokenizer.json of a checkpoint's folder, each if
+// it is there: adds stop ids (the union of all sources), BOS, sampling defaults and the tokenizer's
+// size. Throws Error(input) naming file and field for ids or defaults out of range.
+void read_defaults(const std::string& folder, ModelConfig& model);
+
+}  // namespace bolt

@@ -1,0 +1,315 @@
+// Opening a package: manifest, paths, sizes, hashes, shapes and places, then the mapping.
+#include "core/pack/package.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/base/contract.h"
+#include "core/base/cpu.h"
+#include "core/base/error.h"
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/base/sha256.h"
+#include "core/base/thread_pool.h"
+#include "core/pack/file_kind.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/hash_cache.h"
+#include "core/pack/package_text.h"
+#include "core/pack/tile_codec.h"
+
+namespace bolt {
+namespace {
+
+constexpr std::string_view kFormatVersion = "bolt-package/1";
+constexpr std::size_t kFilesMax = 100'000;
+
+[[noreturn]] void fail(const std::string& path, const std::string& problem) {
+  throw Error(Exit::input, fmt::format("{}: {}", path, problem));
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  return text;
+}
+
+class OpenPackage final : public Package {
+ public:
+  OpenPackage(const std::string& path, const PackageOptions& options) : path_(path) {
+    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+    if (!path_exists(path_)) {
+      throw Error(Exit::usage, fmt::format("{}: no such package; `bolt convert CHECKPOINT {}` makes one",
+                                           path_, path_));
+    }
+    if (!is_folder(path_)) {
+      FileFacts facts;
+      const FileDescriptor file = open_regular_file(path_, facts);
+      std::vector<std::byte> start(std::min<std::uint64_t>(facts.bytes, 512));
+      read_at(file, path_, 0, start);
+      const std::string_view kind = looks_like(start);
+      fail(path_, fmt::format("is {}, expected a package folder", kind.empty() ? "a file" : kind));
+    }
+    read_manifest();
+    map_files(options);
+    read_texts();
+    bind_weights();
+    find_conversion();
+  }
+
+  const std::string& path() const override { return path_; }
+  const Graph& graph() const override { return graph_; }
+  const ModelConfig& config() const override { return config_; }
+  const std::string& tokenizer_json() const override { return tokenizer_; }
+  const std::vector<PackageFile>& files() const override { return files_; }
+  const std::string& arith_id() const override { return arith_id_; }
+  const std::string& arith_sha256() const override { return arith_sha256_; }
+  const std::string& source() const override { return source_; }
+  const std::string& conversion_rid() const override { return conversion_rid_; }
+
+ private:
+  std::string file_path(const std::string& name) const { return path_ + "/" + name; }
+
+  // The seal: package.json's last member is the SHA-256 of every byte before that member.
+  void check_seal(const std::string& name, const std::string& text) const {
+    const std::size_t at = text.rfind(" \"sha256\": \"");
+    const std::string digest = at == std::string::npos ? "" : sha256_hex(std::string_view(text).substr(0, at));
+    if (at == std::string::npos || text.substr(at) != fmt::format(" \"sha256\": \"{}\"\n}}\n", digest)) {
+      fail(name, fmt::format("its last line does not hold the SHA-256 of what stands before ({}); the "
+                             "file was changed, run `bolt convert` again",
+                             digest.empty() ? "no such line" : digest));
+    }
+  }
+
+  void read_manifest() {
+    const std::string name = file_path("package.json");
+    if (!path_exists(name)) {
+      fail(path_, path_exists(path_ + "/config.json")
+                      ? "has no package.json: a checkpoint? `bolt convert` makes a package of it"
+                      : "has no package.json; expected a package folder");
+    }
+    FileFacts facts;
+    const FileDescriptor file = open_regular_file(name, facts, /*follow_symlink=*/false);
+    const FileMap map(name, file, facts);
+    const std::string text(map.text());
+    const JsonDocument document = JsonDocument::parse(name, text);
+    const JsonValue root = document.root();
+    const JsonValue format = root.at("format");
+    if (format.string() != kFormatVersion) {
+      format.fail(fmt::format("\"{}\"; this bolt reads no other format, run its `bolt convert` again", kFormatVersion));
+    }
+    check_seal(name, text);
+    root.only({"format", "bolt", "arithmetic", "source", "options", "files", "sha256"});
+    const JsonValue arithmetic = root.at("arithmetic");
+    arith_id_ = arithmetic.at("id").string();
+    arith_sha256_ = arithmetic.at("sha256").string();
+    if (arith_id_ != kContractId) {
+      throw Error(Exit::unmet, fmt::format("{}: made for the arithmetic contract {}, this bolt computes {}",
+                                           name, arith_id_, kContractId));
+    }
+    source_ = root.at("source").at("name").string();
+    files_.push_back({.path = "package.json", .role = "package", .bytes = facts.bytes, .sha256 = sha256_hex(text), .how = "stream", .links = facts.links});
+    read_list(root.at("files"));
+  }
+
+  void read_list(const JsonValue& list) {
+    const auto items = list.items();
+    if (items.empty() || items.size() > kFilesMax) list.fail("a list of files");
+    std::set<std::string> seen{"package.json"};
+    std::string before;
+    for (const JsonValue& item : items) {
+      item.only({"path", "role", "bytes", "sha256"});
+      PackageFile file;
+      const JsonValue path = item.at("path");
+      file.path = path.string();
+      const std::string_view fault = path_fault(file.path);
+      if (!fault.empty()) {
+        throw Error(Exit::input, fmt::format("{}: the file name {} {}, expected one inside the package",
+                                             path.where(), path.shown(), fault));
+      }
+      if (file.path.find('/') != std::string::npos) path.fail("a file right inside the package");
+      if (!seen.insert(lower(file.path)).second) path.fail("a name that no other file has, letter case aside");
+      if (file.path < before) path.fail("names in order");
+      before = file.path;
+      const JsonValue role = item.at("role");
+      file.role = role.string();
+      static const std::set<std::string> kRoles{"graph", "config", "tokenizer", "draft_vocab", "payload", "drafter"};
+      if (!kRoles.contains(file.role)) role.fail("graph, config, tokenizer, draft_vocab, payload or drafter");
+      file.bytes = item.at("bytes").unsigned_integer();
+      file.sha256 = item.at("sha256").string();
+      if (!is_sha256_hex(file.sha256)) item.at("sha256").fail("64 hexadecimal digits");
+      files_.push_back(std::move(file));
+    }
+  }
+
+  // Opens and maps every listed file, then hashes what the cache does not know.
+  void map_files(const PackageOptions& options) {
+    std::vector<std::size_t> to_hash;
+    for (std::size_t i = 1; i < files_.size(); ++i) {
+      PackageFile& file = files_[i];
+      const std::string name = file_path(file.path);
+      FileFacts facts;
+      const FileDescriptor descriptor = open_regular_file(name, facts, /*follow_symlink=*/false);
+      if (facts.bytes != file.bytes) {
+        fail(name, fmt::format("has {} bytes, package.json says {}; {}", facts.bytes, file.bytes,
+                               facts.bytes < file.bytes ? "cut short, copy it again" : "the file was changed"));
+      }
+      file.links = facts.links;
+      const FileMap& map = maps_.emplace(file.path, FileMap(name, descriptor, facts)).first->second;
+      const auto cached = options.use_hash_cache ? cached_hash(facts) : std::nullopt;
+      if (cached == file.sha256) {
+        file.how = "cached";
+        map.will_need();
+      } else {
+        to_hash.push_back(i);
+      }
+    }
+    hash(to_hash, options);
+  }
+
+  void hash(const std::vector<std::size_t>& which, const PackageOptions& options) {
+    if (which.empty()) return;
+    std::uint64_t bytes = 0;
+    for (const std::size_t i : which) bytes += files_[i].bytes;
+    constexpr std::uint64_t kWorthThreads = 4 << 20;
+    const int wanted = options.n_threads > 0 ? options.n_threads : usable_cores();
+    ThreadPool pool(bytes < kWorthThreads ? 1 : std::min<int>(wanted, static_cast<int>(which.size())));
+    pool.parallel_for(static_cast<int>(which.size()), 1, [&](int begin, int end, int) {
+      for (int k = begin; k < end; ++k) {
+        PackageFile& file = files_[which[static_cast<std::size_t>(k)]];
+        const FileMap& map = maps_.at(file.path);
+        const std::string digest = sha256_hex(map.bytes());
+        if (digest != file.sha256) {
+          fail(map.path(), fmt::format("its SHA-256 is {}, package.json says {}; the file was changed, "
+                                       "copy it or run `bolt convert` again", digest, file.sha256));
+        }
+        file.how = "stream";
+        if (options.use_hash_cache) remember_hash(map.facts(), digest);
+      }
+    });
+  }
+
+  // The one file of a role.
+  const FileMap& only(const std::string& role) const {
+    const PackageFile* found = nullptr;
+    for (const PackageFile& file : files_) {
+      if (file.role != role) continue;
+      if (found) fail(file_path("package.json"), fmt::format("lists two files of role {}", role));
+      found = &file;
+    }
+    if (!found) fail(file_path("package.json"), fmt::format("lists no file of role {}", role));
+    return maps_.at(found->path);
+  }
+  bool has(const std::string& role) const {
+    return std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return file.role == role; });
+  }
+
+  void read_texts() {
+    ModelFacts facts;
+    const FileMap& config = only("config");
+    parse_config_json(config.path(), std::string(config.text()), facts, config_);
+    graph_ = graph_skeleton(facts);
+    const FileMap& graph = only("graph");
+    parse_graph_json(graph.path(), std::string(graph.text()), graph_);
+    tokenizer_ = only("tokenizer").text();
+    if (has("draft_vocab")) read_draft_vocab(only("draft_vocab"));
+    const auto n_ids = graph_.draft ? static_cast<int>(graph_.draft->vocab_ids.size()) : 0;
+    const int n_rows = graph_.draft ? graph_.draft->vocab_head.n_rows : 0;
+    if (n_ids != n_rows) {
+      fail(graph.path(), fmt::format("the draft vocabulary's head has {} rows, draft_vocab.json {} ids", n_rows, n_ids));
+    }
+  }
+
+  void read_draft_vocab(const FileMap& file) {
+    const JsonDocument document = JsonDocument::parse(file.path(), file.text());
+    if (!graph_.draft) fail(file.path(), "is there, but the package has no draft head");
+    int before = -1;
+    for (const JsonValue& item : document.root().items()) {
+      const int id = static_cast<int>(item.integer(0, graph_.vocab_size - 1));
+      if (id <= before) item.fail(fmt::format("an id above {}; ids ascend", before));
+      graph_.draft->vocab_ids.push_back(before = id);
+    }
+  }
+
+  // Every weight inside its file, none over another.
+  void bind_weights() {
+    struct Range {
+      std::uint64_t begin, end;
+      std::string weight;
+    };
+    std::map<std::string, std::vector<Range>> ranges;
+    each_weight(graph_, [&](const std::string& name, Weight& w) {
+      const auto at = maps_.find(w.file);
+      const bool payload = std::any_of(files_.begin(), files_.end(), [&](const PackageFile& file) {
+        return file.path == w.file && file.role == "payload";
+      });
+      if (at == maps_.end() || !payload) {
+        fail(file_path("graph.json"), fmt::format("weight {} lies in {}, which is no payload file of "
+                                                  "package.json", name, json_quote(w.file)));
+      }
+      const FileMap& map = at->second;
+      const auto place = [&](std::uint64_t offset, std::uint64_t bytes) {
+        if (offset > map.size() || bytes > map.size() - offset) {
+          fail(file_path("graph.json"), fmt::format("weight {} takes bytes {} to {} of {}, which has {}",
+                                                    name, offset, offset + bytes, w.file, map.size()));
+        }
+        ranges[w.file].push_back({offset, offset + bytes, name});
+        return map.bytes().data() + offset;
+      };
+      w.data = place(w.offset, w.bytes);
+      if (w.format == Format::nvfp4) {
+        w.gains = reinterpret_cast<const float*>(place(w.gain_offset, static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
+      }
+    });
+    for (auto& [file, list] : ranges) {
+      std::sort(list.begin(), list.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+      for (std::size_t i = 1; i < list.size(); ++i) {
+        if (list[i].begin >= list[i - 1].end) continue;
+        fail(file_path("graph.json"), fmt::format("weights {} and {} overlap at byte {} of {}",
+                                                  list[i - 1].weight, list[i].weight, list[i].begin, file));
+      }
+    }
+  }
+
+  // The conversion's receipt lies beside the package and names package.json's hash; its last line
+  // but attachments is the seal with its id. A receipt of another package is left alone.
+  void find_conversion() {
+    const std::string receipt = path_ + ".jsonl";
+    if (!path_exists(receipt)) return;
+    std::string text;
+    try {
+      text = read_file(receipt, 64 << 20);
+    } catch (const Error&) {
+      return;  // unreadable: the package itself is whole all the same
+    }
+    const std::string_view all = text;
+    const std::size_t first_end = all.find('\n');
+    if (first_end == std::string_view::npos) return;
+    const std::string_view body = all.substr(0, first_end);
+    if (body.find(files_.front().sha256) == std::string_view::npos) return;
+    const std::string rid = sha256_hex(body);
+    const std::string_view seal = all.substr(first_end + 1, all.find('\n', first_end + 1) - first_end - 1);
+    constexpr std::string_view kRid = "\"rid\":\"";
+    const std::size_t at = seal.find(kRid);
+    if (at == std::string_view::npos) return;
+    conversion_rid_ = seal.substr(at + kRid.size(), 64);
+    if (!is_sha256_hex(conversion_rid_)) conversion_rid_.clear();
+  }
+
+  std::string path_;
+  std::vector<PackageFile> files_;
+  std::map<std::string, FileMap> maps_;
+  Graph graph_;
+  ModelConfig config_;
+  std::string tokenizer_, arith_id_, arith_sha256_, source_, conversion_rid_;
+};
+
+}  // namespace
+
+std::unique_ptr<Package> Package::open(const std::string& path, const PackageOptions& options) {
+  return std::make_unique<OpenPackage>(path, options);
+}
+
+}  // namespace bolt
