@@ -33,3 +33,14 @@ foreach(section 1 5)
   file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.${section})
   install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()
+
+if(BOLT_TESTS)
+  add_test(NAME install COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
+    -DPREFIX=${PROJECT_BINARY_DIR}/install_test -DSTATIC=$<AND:$<BOOL:${BOLT_STATIC}>,$<NOT:$<BOOL:${BOLT_CUDA}>>>
+    -P ${PROJECT_SOURCE_DIR}/cmake/install_test.cmake)
+  find_program(MANDOC mandoc)
+  if(MANDOC)
+    add_test(NAME man COMMAND sh -c "${MANDOC} -T lint -W warning man/*.[15]"
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  endif()
+endif()
