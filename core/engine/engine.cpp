@@ -17,23 +17,6 @@ namespace {
 
 constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
 
-// Memory the kernel could give us now, the cgroup's limit considered. 0: unknown.
-std::uint64_t available_bytes() {
-  std::uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string name; meminfo >> name;) {
-    std::uint64_t kib = 0;
-    if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
-    meminfo.ignore(256, '\n');
-  }
-  std::uint64_t limit = 0, used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
-      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  return available;
-}
-
 std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options) {
   const std::int64_t limit = package.config().context_limit;
   if (options.context > limit) {
@@ -41,7 +24,7 @@ std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptio
                                  " is more than the model's limit of " + std::to_string(limit));
   }
   const std::uint64_t per_position = kv_bytes_per_position(ops, package.graph(), options.kv);
-  const std::uint64_t available = available_bytes();
+  const std::uint64_t available = ops.free_bytes();
   if (per_position == 0 || available == 0) return options.context > 0 ? options.context : limit;
   const std::uint64_t each = per_position * static_cast<std::uint64_t>(options.n_slots);
   if (options.context > 0) {
@@ -57,10 +40,27 @@ std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptio
   return std::max<std::int64_t>(1, std::min(limit, fits / kPageKeys * kPageKeys));
 }
 
-class HostSequence final : public Sequence {
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const auto colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
+      return line.substr(colon + 2);
+  }
+  return "cpu";
+}
+
+Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
+  if (options.device >= 0) return open_cuda(package.graph(), options.device, options.graphs);
+  const Isa isa = resolve_isa(options.isa);
+  return {std::make_unique<HostOps>(n_threads, isa), package.graph(), processor_name(),
+          isa_name(isa), 0};
+}
+
+class OpsSequence final : public Sequence {
  public:
-  explicit HostSequence(Model& model) : model_(model), slot_(model.open_slot()) {}
-  ~HostSequence() override { model_.close_slot(slot_); }
+  explicit OpsSequence(Model& model) : model_(model), slot_(model.open_slot()) {}
+  ~OpsSequence() override { model_.close_slot(slot_); }
   const std::vector<int>& ids() const override { return model_.ids(slot_); }
   void reset() override { model_.reset_slot(slot_); }
   std::string state_digest() const override { return model_.state_digest(slot_); }
@@ -71,24 +71,24 @@ class HostSequence final : public Sequence {
   const int slot_;
 };
 
-class HostEngine final : public Engine {
+class OpsEngine final : public Engine {
  public:
-  HostEngine(const Package& package, const EngineOptions& options)
+  OpsEngine(const Package& package, const EngineOptions& options)
       : package_(package),
         options_(options),
         n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
-        ops_(n_threads_, resolve_isa(options.isa)),
-        context_(resolve_context(ops_, package, options)),
-        model_(ops_, package.graph(), sizes()) {}
+        backend_(open_backend(package, options, n_threads_)),
+        context_(resolve_context(*backend_.ops, package, options)),
+        model_(*backend_.ops, backend_.graph, sizes()) {}
 
   std::unique_ptr<Sequence> new_sequence() override {
-    return std::make_unique<HostSequence>(model_);
+    return std::make_unique<OpsSequence>(model_);
   }
 
   std::unique_ptr<Generation> start(Sequence& sequence, const Request& request, TokenSink sink,
                                     const std::atomic<bool>* interrupt) override {
     check(request);
-    const int slot = static_cast<HostSequence&>(sequence).slot();
+    const int slot = static_cast<OpsSequence&>(sequence).slot();
     const std::vector<int>& held = model_.ids(slot);
     const std::vector<int>& prompt = request.prompt_ids;
     // The last prompt id must be run, for its logits.
@@ -117,7 +117,7 @@ class HostEngine final : public Engine {
 
   std::int64_t context() const override { return context_; }
   int n_threads() const override { return n_threads_; }
-  Isa isa() const override { return ops_.isa(); }
+  const Backend& backend() const override { return backend_; }
   const std::string& cost_digest() const override { return cost_digest_; }
 
  private:
@@ -158,26 +158,17 @@ class HostEngine final : public Engine {
   // Everything that costs depend on, but the clock.
   std::string cost_key() const {
     if (options_.build_id.empty()) return {};
-    std::string key = options_.build_id + " cpu " + processor_name() + " " + isa_name(ops_.isa()) +
-                      " threads " + std::to_string(n_threads()) +
-                      (options_.kv == KvKind::f32 ? " f32" : " i16");
+    std::string key = options_.build_id + " " + backend_.name + " " + backend_.arch + " threads " +
+                      std::to_string(n_threads()) + (options_.kv == KvKind::f32 ? " f32" : " i16");
     for (const PackageFile& file : package_.files()) {
       if (file.role == "graph" || file.role == "config") key += " " + file.sha256;
     }
     return key;
   }
-  static std::string processor_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-      if (line.rfind("model name", 0) == 0) return line;
-    }
-    return {};
-  }
-
   const Package& package_;
   const EngineOptions options_;
   const int n_threads_;
-  HostOps ops_;
+  const Backend backend_;
   const std::int64_t context_;
   OpsModel model_;
   std::optional<CostTable> costs_;
@@ -190,7 +181,7 @@ std::unique_ptr<Engine> Engine::open(const Package& package, const EngineOptions
   require(options.chunk_rows >= 1 && options.window_rows >= 1 &&
               options.window_rows <= kWindowRowsMax && options.n_slots >= 1 && options.context >= 0,
           "engine options are in range");
-  return std::make_unique<HostEngine>(package, options);
+  return std::make_unique<OpsEngine>(package, options);
 }
 
 }  // namespace bolt

@@ -12,12 +12,15 @@
 #include <vector>
 
 #include "core/base/cpu.h"
+#include "core/engine/backend.h"
 #include "core/ops/ops.h"
 #include "core/pack/package.h"
 
 namespace bolt {
 
 struct EngineOptions {
+  int device = -1;           // -1: the CPU; else the GPU of that ordinal
+  bool graphs = true;        // GPU: capture calls of few rows and replay them
   int n_threads = 0;         // 0: all cores this process may run on
   Isa isa = Isa::automatic;  // asking for one this machine lacks is a usage error
   KvKind kv = KvKind::i16;
@@ -131,7 +134,7 @@ class Engine {
 
   virtual std::int64_t context() const = 0;
   virtual int n_threads() const = 0;
-  virtual Isa isa() const = 0;
+  virtual const Backend& backend() const = 0;
   virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for
 };
 

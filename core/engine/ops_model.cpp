@@ -181,6 +181,7 @@ void OpsModel::sample_rows(const Batch& batch, std::span<const Window> windows,
                 nullptr, std::span(sampled_).subspan(at, n));
     first += run.n_rows;
   }
+  ops_.finish(batch);
   results.resize(windows.size());
   for (std::size_t w = 0; w < windows.size(); ++w) {
     const Placed& at = placed_[w];

@@ -1,0 +1,37 @@
+// What an engine runs on: the ops of the CPU or of a GPU, and the graph with its weights where those
+// ops read them. open_cuda is cuda/backend.cu's, or core/engine/no_cuda.cpp's in a host-only build.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/ops/ops.h"
+#include "core/pack/graph.h"
+
+namespace bolt {
+
+struct Backend {
+  std::unique_ptr<Ops> ops;
+  Graph graph;        // weights point to memory of the ops
+  std::string name;   // "cpu", or the GPU's name
+  std::string arch;   // instruction set, or sm_NN
+  int n_multiprocessors = 0;  // 0 on the CPU
+};
+
+// One GPU that this build and the driver can use.
+struct CudaDevice {
+  int ordinal = 0;
+  std::string name, arch;
+  std::uint64_t memory_bytes = 0;
+};
+
+// GPUs, in the driver's order; empty without a driver. `why` says what is missing, if anything.
+std::vector<CudaDevice> cuda_devices(std::string* why = nullptr);
+bool built_with_cuda();
+
+// Uploads the graph's weights to GPU `ordinal`. graphs: capture calls of few rows and replay them.
+// Throws Error(fault) naming what is missing: driver, device, architecture, memory.
+Backend open_cuda(const Graph& graph, int ordinal, bool graphs);
+
+}  // namespace bolt

@@ -1,0 +1,195 @@
+// The parts of drafting alone: copies, the depth rule, the cost table, slots and pages.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/engine/copy_source.h"
+#include "core/engine/depth_rule.h"
+#include "core/engine/slots.h"
+#include "core/engine/testing/fake_model.h"
+
+namespace bolt {
+namespace {
+
+std::vector<int> counting(int first, int n) {
+  std::vector<int> ids;
+  for (int i = 0; i < n; ++i) ids.push_back(first + i);
+  return ids;
+}
+std::vector<int> join(std::vector<int> a, const std::vector<int>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST_CASE("copies: eight ids or more must match, and what followed is proposed") {
+  const std::vector<int> past = counting(100, 40);
+  for (int n_match = 1; n_match <= 20; ++n_match) {
+    CopySource copies;
+    const auto known = join(join(past, {1, 2, 3}), counting(105, n_match));
+    const std::vector<int> drafts = copies.propose(known, 31);
+    if (n_match < 8) {
+      CHECK(drafts.empty());
+    } else {
+      REQUIRE(drafts.size() == 15);
+      CHECK(drafts[0] == 105 + n_match);
+    }
+  }
+}
+
+TEST_CASE("copies: the longest match wins, the latest of equals") {
+  const std::vector<int> phrase = counting(10, 8);
+  // 5 + phrase -> 50; phrase -> 60 (later); then the end: 5 + phrase.
+  auto known = join(join(join({5}, phrase), {50, 51}), join(join({6}, phrase), {60, 61}));
+  CopySource longest, latest;
+  CHECK(longest.propose(join(join(known, {5}), phrase), 4)[0] == 50);
+  CHECK(latest.propose(join(join(known, {4}), phrase), 4)[0] == 60);
+}
+
+TEST_CASE("copies: a period repeats, and lengths follow what was kept") {
+  std::vector<int> known;
+  for (int i = 0; i < 30; ++i) known.push_back(i % 3);
+  CopySource copies;
+  const std::vector<int> drafts = copies.propose(known, 31);
+  REQUIRE(drafts.size() == 15);
+  for (int i = 0; i < 15; ++i) CHECK(drafts[static_cast<std::size_t>(i)] == i % 3);
+  copies.learn(10);
+  CHECK(copies.propose(known, 31).size() == 20);
+  copies.learn(31);
+  CHECK(copies.propose(known, 31).size() == 31);
+  CHECK(copies.propose(known, 5).size() == 5);
+  copies.learn(0);
+  CHECK(copies.propose(known, 31).size() == 15);
+}
+
+CostTable flat_costs(std::int64_t one, std::int64_t each, std::int64_t level) {
+  CostTable table;
+  for (int r = 1; r <= kCostRowsMax; ++r) {
+    table.window_ns[static_cast<std::size_t>(r)] = one + each * (r - 1);
+  }
+  table.level_ns = level;
+  return table;
+}
+
+std::vector<Draft> chain(std::initializer_list<float> probabilities) {
+  std::vector<Draft> drafts;
+  for (const float p : probabilities) drafts.push_back({1, p});
+  return drafts;
+}
+
+TEST_CASE("depth rule: drafts are made and verified while they are worth their price") {
+  // V = 1000 + 100 (r - 1), L = 50: the start rate is 2 / 1150.
+  DepthRule rule(flat_costs(1000, 100, 50));
+  std::array<float, 31> prices{};
+  rule.price_drafts(false, prices);
+  CHECK(prices[0] == doctest::Approx(2.0 / 1150 * 150));
+  CHECK(prices[30] == doctest::Approx(2.0 / 1150 * 150));
+  CHECK(rule.asks_head(false));
+  // Verified while P^2 >= 0.1739: P >= 0.417.
+  CHECK(rule.n_verified(chain({0.42f})) == 1);
+  CHECK(rule.n_verified(chain({0.41f})) == 0);
+  CHECK(rule.n_verified(chain({0.9f, 0.9f, 0.9f, 0.5f, 1.0f})) == 3);  // .9^3 = .729, x .5 = .36
+  CHECK(rule.n_verified({}) == 0);
+  // Rows for nothing: every draft is verified. Rows as dear as passes: none is asked for.
+  CHECK(DepthRule(flat_costs(1000, 0, 0)).n_verified(chain({0.01f, 0.01f})) == 2);
+  CHECK_FALSE(DepthRule(flat_costs(1000, 1000, 1000)).asks_head(false));
+}
+
+TEST_CASE("depth rule: a head that does not pay sits out 8, 16, ... 256 rounds and comes back") {
+  DepthRule rule(flat_costs(1000, 10, 100));
+  const auto drafted_round = [&](int n_tokens) { rule.learn(false, false, 3, 3, n_tokens); };
+  int n = 0;
+  while (rule.asks_head(false)) {
+    drafted_round(1);
+    REQUIRE(++n < 100);
+  }
+  for (const int wait : {8, 16, 32, 64, 128, 256, 256}) {
+    int waited = 0;
+    while (!rule.asks_head(false)) {
+      rule.learn(false, false, 0, 0, 1);
+      REQUIRE(++waited <= 256);
+    }
+    CHECK(waited == wait);
+    drafted_round(1);
+  }
+  for (int i = 0; i < 256; ++i) rule.learn(false, false, 0, 0, 1);
+  CHECK(rule.asks_head(false));
+  for (int i = 0; i < 4; ++i) {
+    drafted_round(4);
+    CHECK(rule.asks_head(false));
+  }
+}
+
+TEST_CASE("depth rule: copies that fail sit out, too, without touching the head") {
+  DepthRule rule(flat_costs(1000, 100, 50));
+  int n = 0;
+  while (rule.copies()) {
+    rule.learn(true, false, 0, 15, 1);
+    REQUIRE(++n < 100);
+  }
+  CHECK(n > 1);
+  CHECK(rule.asks_head(false));
+}
+
+TEST_CASE("cost table: measured, never falling, read back equal, refused when it is not one") {
+  testing::FakeModel model;
+  const CostTable table = measure_costs(model);
+  CHECK(table.window_ns[1] == 1020);
+  CHECK(table.window_ns[5] == 1100);
+  CHECK(table.window_ns[64] == 1000 + 20 * 64);
+  CHECK(table.level_ns == 100);
+  for (int r = 2; r <= kCostRowsMax; ++r) {
+    CHECK(table.window_ns[static_cast<std::size_t>(r)] >=
+          table.window_ns[static_cast<std::size_t>(r - 1)]);
+  }
+  CHECK(CostTable::parse("t", table.json()).json() == table.json());
+  CHECK(table.digest().size() == 64);
+  CHECK_THROWS_AS(CostTable::parse("t", "{}"), Error);
+  std::string falling = table.json();
+  falling.replace(falling.find("1040"), 4, "1000");
+  CHECK_THROWS_AS(CostTable::parse("t", falling), Error);
+}
+
+TEST_CASE("cost table: a file is made once, then read") {
+  const std::string path = std::filesystem::temp_directory_path() / "bolt-costs-test.json";
+  std::filesystem::remove(path);
+  testing::FakeModel model;
+  const CostTable made = load_costs(model, path, "");
+  CHECK(std::filesystem::exists(path));
+  CHECK(load_costs(model, path, "").digest() == made.digest());
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("slots: pages come as positions do and go back when the sequence ends") {
+  Slots slots(2, 8);
+  const int a = slots.open(), b = slots.open();
+  CHECK_THROWS_AS(slots.open(), Error);
+  const std::vector<int> ids = counting(0, 128);
+  Segment s = slots.begin(a, ids, true, 0, 128);
+  CHECK(s.n_sure == 128);
+  CHECK(s.pages.size() == 1);
+  CHECK_THROWS_AS(slots.begin(a, ids, true, 0, 128), Error);  // not committed yet
+  CHECK_THROWS_AS(slots.commit(a, 127), Error);               // sure rows are all kept
+  slots.commit(a, 128);
+  s = slots.begin(a, std::span(ids).first(8), false, 5, 8);
+  CHECK(s.first_row == 5);
+  CHECK(s.first_position == 128);
+  CHECK(s.n_sure == 1);
+  CHECK(s.n_lag == 0);
+  CHECK(s.pages.size() == 2);
+  slots.commit(a, 6);
+  CHECK(slots.n_lag(a) == 5);
+  CHECK(slots.n_committed(a) == 134);
+  s = slots.begin(a, std::span(ids).first(1), false, 0, 1);
+  CHECK(s.n_lag == 5);
+  slots.commit(a, 1);
+  CHECK(slots.n_lag(a) == 0);
+  slots.grow(b, 6 * 128);
+  CHECK_THROWS_AS(slots.grow(b, 7 * 128), Error);  // the pool is empty
+  slots.close(a);
+  CHECK(slots.pool().n_free() == 2);
+}
+
+}  // namespace
+}  // namespace bolt

@@ -1,0 +1,19 @@
+// The CUDA backend of a build without CUDA: there is none. cuda/backend.cu is the other.
+#include "core/base/error.h"
+#include "core/engine/backend.h"
+
+namespace bolt {
+
+bool built_with_cuda() { return false; }
+
+std::vector<CudaDevice> cuda_devices(std::string* why) {
+  if (why != nullptr) *why = "this build has no CUDA";
+  return {};
+}
+
+Backend open_cuda(const Graph&, int, bool) {
+  throw Error(Exit::usage,
+              "--device cuda: this build has no CUDA; use --device cpu, or build with it");
+}
+
+}  // namespace bolt
