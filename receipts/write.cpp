@@ -17,6 +17,8 @@
 #include "receipts/body.h"
 #include "receipts/digest.h"
 #include "receipts/fields.h"
+#include "receipts/file.h"
+#include "receipts/library.h"
 #include "receipts/seal.h"
 #include "receipts/status.h"
 
@@ -25,12 +27,6 @@ namespace {
 
 [[noreturn]] void fault(const std::string& path, const char* doing, int error) {
   throw Failure(Status::fault, fmt::format("{}: cannot {}: {}", path, doing, std::strerror(error)));
-}
-
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
 }
 
 void make_folder(const std::string& path) {
@@ -223,6 +219,21 @@ Written write_run(RunFacts& facts, const Where& where) {
 Written write_conversion(ConversionFacts& facts, const Where& where) {
   fill_in(facts.common);
   return write_body(conversion_body(facts), "", where);
+}
+
+std::string conversion_rid_beside(const std::string& package_folder,
+                                  const std::string& package_sha256) {
+  std::string path = package_folder;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.ends_with(".bolt")) path.resize(path.size() - 5);
+  try {
+    const Receipt receipt = read_receipt(path + kReceiptSuffix);
+    const bool is_its = receipt.kind() == "conversion" &&
+                        receipt.body.string_at("package.sha256") == package_sha256;
+    return is_its ? receipt.rid : std::string();
+  } catch (const Failure&) {
+    return {};  // a parent that cannot be named is no reason not to run
+  }
 }
 
 Written write_session(SessionFacts& facts, const Where& where) {

@@ -1,0 +1,34 @@
+// Receipts found by rid in folders: the parents of another, or one named by the start of its rid.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace bolt::receipts {
+
+inline constexpr const char* kReceiptSuffix = ".bolt.jsonl";
+inline constexpr const char* kPackSuffix = ".runs.jsonl";
+bool is_receipt_name(std::string_view name);
+bool is_pack_name(std::string_view name);
+
+// Calls `found` with the name (FILE or FILE#N) and the rid of every body in the folder's receipts
+// and packs, sorted by file name; the seals are not checked. False from `found` ends the search.
+// Folders and files that cannot be read are passed over.
+void each_receipt(
+    const std::string& folder,
+    const std::function<bool(const std::string& name, const std::string& rid)>& found);
+
+// Names of those of `rids` that lie in the folders.
+std::map<std::string, std::string> find_receipts(const std::set<std::string>& rids,
+                                                 const std::vector<std::string>& folders);
+
+// The names of all receipts whose rid starts with `prefix` (a copy of one receipt counts once).
+std::map<std::string, std::string> find_by_prefix(const std::string& prefix,
+                                                  const std::vector<std::string>& folders);
+
+std::string folder_of(const std::string& path);  // "." for a bare name
+
+}  // namespace bolt::receipts
