@@ -6,9 +6,9 @@ set(OPENSSL_USE_STATIC_LIBS TRUE)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 
 find_path(FMT_INCLUDE_DIR fmt/format.h REQUIRED)
-add_library(bolt_fmt INTERFACE)
-target_compile_definitions(bolt_fmt INTERFACE FMT_HEADER_ONLY=1)
-target_include_directories(bolt_fmt SYSTEM INTERFACE ${FMT_INCLUDE_DIR})
+add_library(bolt_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt_instances.cc)
+target_include_directories(bolt_fmt SYSTEM PUBLIC ${FMT_INCLUDE_DIR})
+target_compile_options(bolt_fmt PRIVATE -w)
 add_library(bolt::fmt ALIAS bolt_fmt)
 
 find_library(PCRE2_LIBRARY NAMES libpcre2-8.a REQUIRED)
