@@ -23,8 +23,11 @@ class HostOps final : public Ops {
 
   void begin(const Batch& batch, std::span<const int> ids) override;  // host.cpp
   void replay(std::uint64_t key, const std::function<void()>& ops) override { (void)key, ops(); }
+  void finish(const Batch& batch) override { (void)batch; }
+  std::uint64_t free_bytes() const override;                                             // memory.cpp
   void* allocate(std::uint64_t bytes, const char* purpose) override;                  // memory.cpp
   void read(const float* from, std::span<float> to) override;                         // memory.cpp
+  void write(const void* from, std::uint64_t bytes, void* to) override;               // memory.cpp
   std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) override;  // mamba.cpp
   std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind,
                                     int n_pages) override;                // kv_cache.cpp

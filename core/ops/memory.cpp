@@ -1,7 +1,9 @@
 // The host's memory: zeroed pages, freed with the ops.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "core/base/error.h"
@@ -23,8 +25,29 @@ void* HostOps::allocate(std::uint64_t bytes, const char* purpose) {
   return pages;
 }
 
+// What the kernel could give now, the cgroup's limit considered; 0 if it does not say.
+std::uint64_t HostOps::free_bytes() const {
+  std::uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string name; meminfo >> name;) {
+    std::uint64_t kib = 0;
+    if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
+    meminfo.ignore(256, '\n');
+  }
+  std::uint64_t limit = 0, used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  return available;
+}
+
 void HostOps::read(const float* from, std::span<float> to) {
   std::memcpy(to.data(), from, to.size_bytes());
+}
+
+void HostOps::write(const void* from, std::uint64_t bytes, void* to) {
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace bolt

@@ -101,12 +101,15 @@ class Ops {
   // Announces a call before its ops: a device copies segments, pages and ids (the rows' tokens) at
   // once, so that the ops themselves read nothing of the host's. Marks are cleared.
   virtual void begin(const Batch& batch, std::span<const int> ids) = 0;
+  // Waits for the call; after it the batch's marks are on the host.
+  virtual void finish(const Batch& batch) = 0;
   // Runs `ops`. A device captures their launches under `key` the first time and replays them later,
   // so equal keys must mean equal shapes and buffers; what differs comes through begin().
   virtual void replay(std::uint64_t key, const std::function<void()>& ops) = 0;
 
   // Memory the ops work on; freed with the Ops. Zeroed. bytes > 0.
   virtual void* allocate(std::uint64_t bytes, const char* purpose) = 0;
+  virtual std::uint64_t free_bytes() const = 0;  // that allocate could still give; 0: unknown
   virtual std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) = 0;
   virtual std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind, int n_pages) = 0;
   virtual std::unique_ptr<Operand> operand(int max_rows, int max_cols) = 0;
@@ -162,6 +165,7 @@ class Ops {
 
   // Copies between the Ops' memory and the host.
   virtual void read(const float* from, std::span<float> to) = 0;
+  virtual void write(const void* from, std::uint64_t bytes, void* to) = 0;
 };
 
 }  // namespace bolt

@@ -1,0 +1,190 @@
+// Opening a GPU: what the driver offers, refusals that say what to do, and the upload of the weights.
+#include "core/engine/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "core/base/error.h"
+#include "cuda/check.h"
+#include "cuda/ops.h"
+
+namespace bolt {
+namespace cuda {
+namespace {
+
+constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
+constexpr int kOldestArch = 80;
+
+std::string arch_name(const cudaDeviceProp& p) { return "sm_" + std::to_string(p.major * 10 + p.minor); }
+
+double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
+
+std::string gib_text(std::uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GiB", gib(bytes));
+  return text;
+}
+
+// Copies host memory through two pinned buffers, one filled while the other travels.
+class Uploader {
+ public:
+  explicit Uploader(cudaStream_t stream) : stream_(stream) {
+    for (Buffer& b : buffers_) {
+      b.memory = pinned_alloc<std::byte>(kUploadBytes, "upload buffers");
+      check(cudaEventCreateWithFlags(&b.sent, cudaEventDisableTiming), "creating an event");
+    }
+  }
+  ~Uploader() {
+    for (Buffer& b : buffers_) (void)cudaEventDestroy(b.sent);
+  }
+  Uploader(const Uploader&) = delete;
+  Uploader& operator=(const Uploader&) = delete;
+
+  void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) {
+    for (std::uint64_t done = 0; done < bytes; done += kUploadBytes) {
+      Buffer& b = buffers_[next_];
+      next_ ^= 1;
+      const std::size_t n = std::min<std::uint64_t>(kUploadBytes, bytes - done);
+      check(cudaEventSynchronize(b.sent), "uploading weights");
+      std::memcpy(b.memory.get(), from + done, n);
+      check(cudaMemcpyAsync(to + done, b.memory.get(), n, cudaMemcpyHostToDevice, stream_), "uploading weights");
+      check(cudaEventRecord(b.sent, stream_), "uploading weights");
+    }
+  }
+
+ private:
+  struct Buffer {
+    PinnedPtr<std::byte> memory;
+    cudaEvent_t sent = nullptr;
+  };
+  cudaStream_t stream_;
+  Buffer buffers_[2];
+  int next_ = 0;
+};
+
+void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
+  const auto mixer = [&](Mixer& m) {
+    if (auto* a = std::get_if<Mamba2>(&m)) {
+      for (Weight* w : {&a->in_proj, &a->conv_w, &a->conv_b, &a->A, &a->D, &a->dt_bias, &a->gate_norm, &a->out_proj}) {
+        visit(*w);
+      }
+    } else if (auto* b = std::get_if<Attention>(&m)) {
+      for (Weight* w : {&b->q_proj, &b->k_proj, &b->v_proj, &b->o_proj}) visit(*w);
+    } else if (auto* c = std::get_if<Mlp>(&m)) {
+      for (Weight* w : {&c->up_proj, &c->down_proj}) visit(*w);
+    } else if (auto* d = std::get_if<Moe>(&m)) {
+      for (Weight* w : {&d->router, &d->router_bias, &d->experts_up, &d->experts_down, &d->shared_up,
+                        &d->shared_down, &d->latent_down, &d->latent_up}) {
+        visit(*w);
+      }
+    }
+  };
+  visit(graph.embedding);
+  for (Layer& layer : graph.layers) {
+    visit(layer.norm);
+    mixer(layer.mixer);
+  }
+  visit(graph.final_norm);
+  visit(graph.lm_head);
+  if (!graph.draft) return;
+  for (Weight* w : {&graph.draft->enorm, &graph.draft->hnorm, &graph.draft->eh_proj}) visit(*w);
+  for (Layer& layer : graph.draft->layers) {
+    visit(layer.norm);
+    mixer(layer.mixer);
+  }
+  visit(graph.draft->final_norm);
+  visit(graph.draft->vocab_head);
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
+
+}  // namespace
+
+Graph CudaOps::place(const Graph& host) {
+  Graph graph = host;
+  std::uint64_t needed = 0;
+  for_each_weight(graph, [&](Weight& w) {
+    if (!w.present()) return;
+    needed += aligned(w.bytes);
+    if (w.gains != nullptr) needed += aligned(static_cast<std::size_t>(w.n_matrices) * sizeof(float));
+  });
+  const std::uint64_t free = free_bytes();
+  if (needed > free) {
+    throw Error(Exit::fault, "cuda: the weights need " + gib_text(needed) + ", the GPU has " + gib_text(free) +
+                                 " free; use a smaller package (bolt convert --quant), free the GPU, or "
+                                 "--device cpu");
+  }
+  memory_.push_back(device_alloc<std::byte>(needed, "weights"));
+  std::byte* next = memory_.back().get();
+  Uploader uploader(stream_);
+  std::map<const std::byte*, std::byte*> placed;  // a tied weight is uploaded once
+  const auto put = [&](const std::byte* from, std::uint64_t bytes) {
+    std::byte*& to = placed[from];
+    if (to == nullptr) {
+      to = next;
+      uploader.copy(from, to, bytes);
+      next += aligned(bytes);
+    }
+    return to;
+  };
+  for_each_weight(graph, [&](Weight& w) {
+    if (!w.present()) return;
+    w.data = put(w.data, w.bytes);
+    if (w.gains == nullptr) return;
+    w.gains = reinterpret_cast<const float*>(put(reinterpret_cast<const std::byte*>(w.gains),
+                                                 static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
+  });
+  check(cudaStreamSynchronize(stream_), "uploading weights");
+  return graph;
+}
+
+}  // namespace cuda
+
+bool built_with_cuda() { return true; }
+
+std::vector<CudaDevice> cuda_devices(std::string* why) {
+  std::vector<CudaDevice> devices;
+  int n = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    if (why != nullptr) {
+      *why = status == cudaErrorInsufficientDriver ? "the NVIDIA driver is missing or too old for this build"
+             : status == cudaErrorNoDevice        ? "no NVIDIA GPU is visible"
+                                                  : cudaGetErrorString(status);
+    }
+    return devices;
+  }
+  for (int i = 0; i < n; ++i) {
+    cudaDeviceProp p{};
+    if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+    devices.push_back({i, p.name, cuda::arch_name(p), p.totalGlobalMem});
+  }
+  return devices;
+}
+
+Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
+  std::string why;
+  const std::vector<CudaDevice> devices = cuda_devices(&why);
+  if (devices.empty()) {
+    throw Error(Exit::fault, "--device cuda: " + (why.empty() ? std::string("no GPU is visible") : why) +
+                                 "; use --device cpu");
+  }
+  if (ordinal >= static_cast<int>(devices.size())) {
+    throw Error(Exit::usage, "--device cuda:" + std::to_string(ordinal) + ": there are " +
+                                 std::to_string(devices.size()) + " GPUs, counted from 0");
+  }
+  cudaDeviceProp p{};
+  cuda::check(cudaGetDeviceProperties(&p, ordinal), "asking for the device");
+  if (p.major * 10 + p.minor < cuda::kOldestArch) {
+    throw Error(Exit::fault, "--device cuda: " + std::string(p.name) + " is " + cuda::arch_name(p) +
+                                 ", at least sm_80 is needed; use --device cpu");
+  }
+  auto ops = std::make_unique<cuda::CudaOps>(ordinal, graphs);
+  Graph placed = ops->place(graph);
+  return {std::move(ops), std::move(placed), p.name, cuda::arch_name(p), p.multiProcessorCount};
+}
+
+}  // namespace bolt

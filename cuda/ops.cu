@@ -1,0 +1,287 @@
+// What every op on the device shares: memory, the call's rows, captured graphs; and the thin launches
+// of the row-wise ops. Mixers are mixers.cu, sampling's host side is here.
+#include "cuda/ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/linear.cuh"
+#include "cuda/rows.cuh"
+#include "cuda/sample.cuh"
+
+namespace bolt::cuda {
+namespace {
+
+constexpr int kCapturedRowsMax = 64;    // prompt chunks come in too many sizes to keep
+constexpr std::size_t kCapturedMax = 512;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
+
+}  // namespace
+
+// Quantised rows of the last quantize().
+class CudaOperand final : public Operand {
+ public:
+  CudaOperand(int max_rows, int max_cols) {
+    const auto rows = static_cast<std::size_t>(max_rows);
+    const auto groups = static_cast<std::size_t>((max_cols + kGroupCols - 1) / kGroupCols);
+    slots_ = device_alloc<std::int8_t>(rows * groups * 32, "quantised rows");
+    halves_ = device_alloc<std::int8_t>(rows * groups * 32, "quantised rows");
+    scale_ = device_alloc<float>(rows * groups, "quantised rows' scales");
+  }
+  QuantView view;
+  int n_rows = 0, n_cols = 0;
+  bool integer = false;
+  std::int8_t* slots() { return slots_.get(); }
+  std::int8_t* halves() { return halves_.get(); }
+  float* scale() { return scale_.get(); }
+
+ private:
+  DevicePtr<std::int8_t> slots_, halves_;
+  DevicePtr<float> scale_;
+};
+
+const QuantView& operand_view(const Operand& operand) {
+  return static_cast<const CudaOperand&>(operand).view;
+}
+
+CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
+  check(cudaSetDevice(device), "choosing the device");
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  for (Staging& s : staging_) {
+    check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
+  }
+}
+
+CudaOps::~CudaOps() {
+  (void)cudaStreamSynchronize(stream_);
+  for (auto& [key, graph] : captured_) (void)cudaGraphExecDestroy(graph);
+  for (Staging& s : staging_) (void)cudaEventDestroy(s.used);
+  (void)cudaStreamDestroy(stream_);
+}
+
+void* CudaOps::allocate(std::uint64_t bytes, const char* purpose) {
+  memory_.push_back(device_alloc<std::byte>(bytes, purpose));
+  check(cudaMemsetAsync(memory_.back().get(), 0, bytes, stream_), purpose);
+  return memory_.back().get();
+}
+
+std::uint64_t CudaOps::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return free;
+}
+
+void CudaOps::read(const float* from, std::span<float> to) {
+  check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream_), "reading");
+  check(cudaStreamSynchronize(stream_), "reading");
+}
+
+std::uint8_t* CudaOps::marks(const Batch& batch) const {
+  return view_.marked + (batch.marked.data() - host_marks_.data());
+}
+
+void CudaOps::begin(const Batch& batch, std::span<const int> ids) {
+  host_marks_ = batch.marked;
+  marks_read_ = false;
+  upload_batch(batch.segments, ids, batch.n_rows);
+}
+
+// One copy: ids, row_segment, segments and pages lie side by side, at offsets that depend on the
+// capacities alone, so that captured graphs keep their addresses.
+void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const int> ids, int n_rows) {
+  constexpr std::size_t kRows = 8192, kSegments = 256, kPages = 1 << 17;
+  constexpr std::size_t kIds = 0, kRowSegment = kIds + kRows * sizeof(int),
+                        kSegmentViews = kRowSegment + kRows * sizeof(int),
+                        kPageList = kSegmentViews + kSegments * sizeof(SegmentView),
+                        kBytes = kPageList + kPages * sizeof(int);
+  std::size_t n_pages = 0;
+  for (const Segment& s : segments) n_pages += s.pages.size();
+  if (static_cast<std::size_t>(n_rows) > kRows || segments.size() > kSegments || n_pages > kPages) {
+    throw Error(Exit::usage, "a call of " + std::to_string(n_rows) + " rows and " +
+                                 std::to_string(n_pages) +
+                                 " pages is larger than the device takes at once (8192 rows, 131072 "
+                                 "pages); lower --chunk or --context");
+  }
+  bool moved = false;
+  auto* device = batch_memory_.as<std::byte>(kBytes, "the call's rows", moved);
+  auto* marks = marks_memory_.as<std::uint8_t>(kRows, "the call's marks", moved);
+  if (moved) drop_graphs();
+
+  Staging& staging = staging_[static_cast<std::size_t>(next_staging_)];
+  next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
+  check(cudaEventSynchronize(staging.used), "waiting for an upload");
+  const std::size_t bytes = kPageList + n_pages * sizeof(int);
+  if (staging.bytes < bytes) {
+    staging.bytes = aligned(bytes + bytes / 2);
+    staging.memory = pinned_alloc<std::byte>(staging.bytes, "staging");
+  }
+  std::byte* host = staging.memory.get();
+  std::memcpy(host + kIds, ids.data(), ids.size_bytes());
+  auto* row_segment = reinterpret_cast<int*>(host + kRowSegment);
+  auto* views = reinterpret_cast<SegmentView*>(host + kSegmentViews);
+  auto* pages = reinterpret_cast<int*>(host + kPageList);
+  int first_page = 0;
+  max_segment_rows_ = 0;
+  int last_position = 0;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& s = segments[i];
+    views[i] = {s.first_row, s.n_rows, s.first_position, s.n_live, s.n_sure, s.n_lag, s.slot, first_page};
+    std::copy(s.pages.begin(), s.pages.end(), pages + first_page);
+    first_page += static_cast<int>(s.pages.size());
+    for (int r = 0; r < s.n_rows; ++r) row_segment[s.first_row + r] = static_cast<int>(i);
+    max_segment_rows_ = std::max(max_segment_rows_, s.n_rows);
+    last_position = std::max(last_position, s.first_position + s.n_live - 1);
+  }
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "uploading a call");
+  check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(std::max(n_rows, 1)), stream_), "clearing marks");
+  check(cudaEventRecord(staging.used, stream_), "recording an upload");
+
+  n_rows_ = n_rows;
+  n_segments_ = static_cast<int>(segments.size());
+  // Grids cover a power of two of tiles, so that a graph serves until the context doubles.
+  max_tiles_ = 1;
+  while (max_tiles_ < last_position / kPageKeys + 1) max_tiles_ *= 2;
+  view_ = {reinterpret_cast<const int*>(device + kIds), reinterpret_cast<const int*>(device + kRowSegment),
+           reinterpret_cast<const SegmentView*>(device + kSegmentViews),
+           reinterpret_cast<const int*>(device + kPageList), marks};
+}
+
+void CudaOps::drop_graphs() {
+  for (auto& [key, graph] : captured_) (void)cudaGraphExecDestroy(graph);
+  captured_.clear();
+}
+
+void CudaOps::replay(std::uint64_t key, const std::function<void()>& ops) {
+  if (!graphs_ || n_rows_ > kCapturedRowsMax) return ops();
+  key = (key ^ static_cast<std::uint64_t>(max_tiles_)) * 0x9e3779b97f4a7c15u;
+  if (moved_) {
+    drop_graphs();
+    moved_ = false;
+  }
+  if (const auto found = captured_.find(key); found != captured_.end()) {
+    check(cudaGraphLaunch(found->second, stream_), "replaying a call");
+    return;
+  }
+  if (++seen_[key] < 2) return ops();
+  if (captured_.size() >= kCapturedMax) drop_graphs();
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "capturing a call");
+  cudaGraph_t graph = nullptr;
+  try {
+    ops();
+  } catch (...) {
+    (void)cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream_, &graph), "capturing a call");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  check(status, "instantiating a captured call");
+  if (moved_) {  // a buffer grew while capturing: what was captured holds an old address
+    (void)cudaGraphExecDestroy(exec);
+    seen_[key] = 0;
+    return ops();
+  }
+  captured_[key] = exec;
+  check(cudaGraphLaunch(exec, stream_), "replaying a call");
+}
+
+std::unique_ptr<Operand> CudaOps::operand(int max_rows, int max_cols) {
+  return std::make_unique<CudaOperand>(max_rows, max_cols);
+}
+
+void CudaOps::embed(const Weight& table, std::span<const int> ids, Rows<float> x) {
+  require(static_cast<int>(ids.size()) == x.n_rows && x.n_rows <= n_rows_, "ids were announced");
+  launch_embed(table, view_.ids, x, stream_);
+}
+
+void CudaOps::add(Rows<const float> x, Rows<float> y) { launch_add(x, y, stream_); }
+
+void CudaOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
+                       Rows<float> y) {
+  NormArgs a;
+  a.x = x.data, a.x_stride = x.stride;
+  a.w = w, a.y = y.data, a.y_stride = y.stride;
+  a.n_rows = x.n_rows, a.n_cols = x.n_cols, a.group = group, a.eps = eps;
+  a.marked = marks(batch);
+  launch_norm(a, stream_);
+}
+
+void CudaOps::quantize(Rows<const float> x, bool integer, Operand& operand) {
+  auto& o = static_cast<CudaOperand&>(operand);
+  o.view = {x.data, x.stride, o.slots(), o.halves(), o.scale(), (x.n_cols + kGroupCols - 1) / kGroupCols};
+  o.n_rows = x.n_rows, o.n_cols = x.n_cols, o.integer = integer;
+  if (!integer) return;
+  QuantArgs a;
+  a.x = x.data, a.x_stride = x.stride, a.n_rows = x.n_rows, a.n_cols = x.n_cols;
+  a.slots = o.slots(), a.halves = o.halves(), a.scale = o.scale();
+  launch_quantize(a, stream_);
+}
+
+void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
+                     Rows<float> y) {
+  const auto& o = static_cast<const CudaOperand&>(x);
+  require(w.layout == Layout::tiles && o.n_cols == w.n_cols && y.n_cols >= w.n_rows, "a linear's shapes agree");
+  require(o.integer || (w.format != Format::q8 && w.format != Format::nvfp4), "integer formats take quantised rows");
+  LinearArgs a;
+  a.weights = reinterpret_cast<const std::uint8_t*>(w.data);
+  a.gains = w.gains;
+  a.matrix_bytes = static_cast<std::int64_t>(w.matrix_bytes());
+  a.n_groups = n_groups(w.n_cols), a.n_cols = w.n_cols, a.n_out = w.n_rows, a.n_rows = y.n_rows;
+  a.x = o.view;
+  a.y = y.data, a.y_stride = y.stride;
+  a.epilogue = epilogue;
+  a.marked = marks(batch);
+  launch_linear(a, w.format, stream_);
+}
+
+void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs,
+                     std::span<const std::uint8_t> marked, const int* ids_of, std::span<Sampled> out) {
+  const auto n = static_cast<std::size_t>(logits.n_rows);
+  const std::size_t specs_bytes = aligned(n * sizeof(SampleSpec)),
+                    out_bytes = aligned(n * sizeof(Sampled)), marks_bytes = host_marks_.size();
+  bool moved = false;  // no graph holds these addresses
+  auto* device = sample_memory_.as<std::byte>(specs_bytes + out_bytes, "sampling", moved);
+  if (sample_host_bytes_ < specs_bytes + out_bytes + marks_bytes) {
+    sample_host_bytes_ = specs_bytes + out_bytes + marks_bytes;
+    sample_host_ = pinned_alloc<std::byte>(sample_host_bytes_, "sampling");
+  }
+  std::memcpy(sample_host_.get(), specs.data(), n * sizeof(SampleSpec));
+  check(cudaMemcpyAsync(device, sample_host_.get(), specs_bytes, cudaMemcpyHostToDevice, stream_), "sampling");
+  SampleArgs a;
+  a.logits = logits.data, a.stride = logits.stride, a.n_rows = logits.n_rows, a.n_cols = logits.n_cols;
+  a.specs = reinterpret_cast<const SampleSpec*>(device);
+  a.marked = view_.marked + (marked.data() - host_marks_.data());
+  if (ids_of != nullptr) {
+    DevicePtr<int>& table = id_tables_[ids_of];
+    if (table == nullptr) {
+      table = device_alloc<int>(static_cast<std::size_t>(logits.n_cols), "the draft vocabulary");
+      check(cudaMemcpyAsync(table.get(), ids_of, static_cast<std::size_t>(logits.n_cols) * sizeof(int),
+                            cudaMemcpyHostToDevice, stream_),
+            "uploading the draft vocabulary");
+    }
+    a.ids_of = table.get();
+  }
+  a.out = reinterpret_cast<Sampled*>(device + specs_bytes);
+  launch_sample(a, stream_);
+  std::byte* host_out = sample_host_.get() + specs_bytes;
+  check(cudaMemcpyAsync(host_out, a.out, out_bytes, cudaMemcpyDeviceToHost, stream_), "sampling");
+  check(cudaMemcpyAsync(host_out + out_bytes, view_.marked, marks_bytes, cudaMemcpyDeviceToHost, stream_),
+        "sampling");
+  check(cudaStreamSynchronize(stream_), "running a call");
+  std::memcpy(out.data(), host_out, n * sizeof(Sampled));
+  std::memcpy(host_marks_.data(), host_out + out_bytes, marks_bytes);
+  marks_read_ = true;
+}
+
+void CudaOps::finish(const Batch& batch) {
+  if (marks_read_) return;  // sampling brought them along
+  check(cudaMemcpyAsync(batch.marked.data(), marks(batch), batch.marked.size(), cudaMemcpyDeviceToHost,
+                        stream_),
+        "reading marks");
+  check(cudaStreamSynchronize(stream_), "running a call");
+}
+
+}  // namespace bolt::cuda

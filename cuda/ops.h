@@ -1,0 +1,120 @@
+// CudaOps: the device's twin of every op in core/ops/ops.h, over one stream of one GPU. Kernels are in
+// the .cu files named for their op; here is what they share: memory, the call's rows, captured graphs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ops/ops.h"
+#include "cuda/batch.cuh"
+#include "cuda/check.h"
+#include "cuda/quantize.cuh"
+
+namespace bolt::cuda {
+
+// Device memory that grows; growing drops the contents, and the graphs that hold its address.
+class Scratch {
+ public:
+  template <class T>
+  T* as(std::size_t n, const char* purpose, bool& moved) {
+    const std::size_t wanted = n * sizeof(T);
+    if (wanted > bytes_) {
+      memory_.reset();
+      memory_ = device_alloc<std::byte>(wanted, purpose);
+      bytes_ = wanted;
+      moved = true;
+    }
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  DevicePtr<std::byte> memory_;
+  std::size_t bytes_ = 0;
+};
+
+class CudaOps final : public Ops {
+ public:
+  // device: its ordinal. graphs: capture and replay calls of few rows.
+  CudaOps(int device, bool graphs);
+  ~CudaOps() override;
+
+  // The graph with its weights on the device. Uploads through pinned buffers; throws Error(fault)
+  // naming needed and free bytes if they do not fit.
+  Graph place(const Graph& host);
+
+  void begin(const Batch& batch, std::span<const int> ids) override;
+  void finish(const Batch& batch) override;
+  void replay(std::uint64_t key, const std::function<void()>& ops) override;
+  void* allocate(std::uint64_t bytes, const char* purpose) override;
+  std::uint64_t free_bytes() const override;
+  std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) override;
+  std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind, int n_pages) override;
+  std::unique_ptr<Operand> operand(int max_rows, int max_cols) override;
+  void embed(const Weight& table, std::span<const int> ids, Rows<float> x) override;
+  void rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
+                Rows<float> y) override;
+  void quantize(Rows<const float> x, bool integer, Operand& operand) override;
+  void linear(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
+              Rows<float> y) override;
+  void mamba(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+             Rows<const float> zxbcdt, Rows<float> y) override;
+  void attention(const Batch& batch, const Attention& node, KvCache& cache, Rows<const float> q,
+                 Rows<const float> k, Rows<const float> v, Rows<float> y) override;
+  void put_keys(const Batch& batch, const Attention& node, KvCache& cache, Rows<const float> k,
+                Rows<const float> v) override;
+  void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
+               Rows<float> y) override;
+  void add(Rows<const float> x, Rows<float> y) override;
+  void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
+              std::span<const std::uint8_t> marked, const int* ids_of,
+              std::span<Sampled> out) override;
+  void read(const float* from, std::span<float> to) override;
+
+  cudaStream_t stream() const { return stream_; }
+  // Runs the recurrence of one lagging slot into its stored state; MambaCache::read uses it.
+  void settle(const Mamba2& node, float* h, float* raw, float* raw_dt, int slot, int n_lag);
+
+ private:
+  struct Staging {
+    PinnedPtr<std::byte> memory;
+    std::size_t bytes = 0;
+    cudaEvent_t used = nullptr;
+  };
+
+  std::uint8_t* marks(const Batch& batch) const;
+  void upload_batch(std::span<const Segment> segments, std::span<const int> ids, int n_rows);
+  void drop_graphs();
+
+  int device_;
+  bool graphs_;
+  int sm_ = 0;
+  cudaStream_t stream_ = nullptr;
+  std::vector<DevicePtr<std::byte>> memory_;
+
+  // The call that was begun.
+  BatchView view_;
+  std::span<std::uint8_t> host_marks_;
+  bool marks_read_ = false;
+  int n_rows_ = 0, n_segments_ = 0, max_segment_rows_ = 0, max_tiles_ = 1;
+  Scratch batch_memory_, marks_memory_;
+  std::array<Staging, 16> staging_;
+  int next_staging_ = 0;
+
+  // Captured calls: seen once, they run; seen twice, they are captured.
+  std::map<std::uint64_t, cudaGraphExec_t> captured_;
+  std::map<std::uint64_t, int> seen_;
+
+  bool moved_ = false;  // a buffer moved since the graphs were captured
+  Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
+      expert_floats_, expert_codes_, sample_memory_;
+  PinnedPtr<std::byte> sample_host_;
+  std::size_t sample_host_bytes_ = 0;
+  std::unordered_map<const int*, DevicePtr<int>> id_tables_;
+};
+
+}  // namespace bolt::cuda

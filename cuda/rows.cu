@@ -1,0 +1,121 @@
+// Row-wise kernels: embedding, residual add, norms (arithmetic.md §5), quantisation (§3).
+#include "cuda/launch.cuh"
+#include "cuda/quantize.cuh"
+#include "cuda/rows.cuh"
+
+namespace bolt::cuda {
+namespace {
+
+// Block = one row.
+__global__ void embed_rows(const std::byte* table, Format format, int n_cols, const int* ids, float* x,
+                           std::int64_t stride) {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  const int row = blockIdx.x;
+  const std::int64_t first = static_cast<std::int64_t>(ids[row]) * n_cols;
+  for (int i = threadIdx.x; i < n_cols; i += blockDim.x) {
+    float v;
+    if (format == Format::f32) {
+      v = reinterpret_cast<const float*>(table)[first + i];
+    } else {
+      const unsigned short h = reinterpret_cast<const unsigned short*>(table)[first + i];
+      v = format == Format::bf16 ? __uint_as_float(static_cast<std::uint32_t>(h) << 16)
+                                 : __half2float(__ushort_as_half(h));
+    }
+    x[row * stride + i] = v;
+  }
+}
+
+__global__ void add_rows(const float* x, std::int64_t x_stride, float* y, std::int64_t y_stride,
+                         int n_cols) {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n_cols) return;
+  float* place = y + blockIdx.y * y_stride + i;
+  *place = add_rn(*place, x[blockIdx.y * x_stride + i]);
+}
+
+// Block = one group of one row. Threads 0..63 are the 64 chains, element k in chain k mod 64; the
+// others only load and store.
+template <bool Gated>
+__global__ void __launch_bounds__(256) norm_rows(NormArgs a) {
+  extern __shared__ float values[];
+  __shared__ float chain[64];
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  const int first = blockIdx.x * a.group, row = blockIdx.y;
+  const float* x = a.x + row * a.x_stride + first;
+  for (int i = threadIdx.x; i < a.group; i += blockDim.x) {
+    float v = x[i];
+    if (Gated) {
+      const float z = a.gate[row * a.gate_stride + first + i];
+      v = mul_rn(v, mul_rn(z, exact_sigmoid(z)));
+    }
+    values[i] = v;
+  }
+  __syncthreads();
+  if (threadIdx.x < 64) {
+    float c = 0.0f;
+    for (int i = threadIdx.x; i < a.group; i += 64) c = fma_rn(values[i], values[i], c);
+    chain[threadIdx.x] = c;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    float c = add_rn(chain[threadIdx.x], chain[threadIdx.x + 32]);
+#pragma unroll
+    for (int m = 16; m; m >>= 1) c = add_rn(c, __shfl_xor_sync(kFullWarp, c, m));
+    if (threadIdx.x == 0) {
+      if (!finite(c)) a.marked[row] = 1;
+      chain[0] = exact_rsqrt(add_rn(__fdiv_rn(c, static_cast<float>(a.group)), a.eps));
+    }
+  }
+  __syncthreads();
+  const float r = chain[0];
+  float* y = a.y + row * a.y_stride + first;
+  for (int i = threadIdx.x; i < a.group; i += blockDim.x) {
+    y[i] = mul_rn(mul_rn(values[i], r), a.w[first + i]);
+  }
+}
+
+// Warp = one group of 32 columns of one row.
+__global__ void __launch_bounds__(256) quantize_rows(QuantArgs a) {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  const int lane = threadIdx.x & 31, n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
+  const int group = blockIdx.x * 8 + (threadIdx.x >> 5), row = blockIdx.y;
+  if (group >= n_groups) return;
+  if (a.out_place != nullptr && (row >= *a.n_slots * a.slot_rows || a.out_place[row] < 0)) return;
+  const int column = group * kGroupCols + lane;
+  const float value = column < a.n_cols ? a.x[row * a.x_stride + column] : 0.0f;
+  const std::int64_t place = static_cast<std::int64_t>(row) * n_groups + group;
+  quantize_group(value, lane, a.slots + place * 32, a.halves + place * 32, a.scale + place);
+}
+
+}  // namespace
+
+void launch_embed(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream) {
+  launch(embed_rows, dim3(static_cast<unsigned>(x.n_rows)), dim3(256), 0, stream, table.data,
+         table.format, x.n_cols, ids, x.data, x.stride);
+}
+
+void launch_add(Rows<const float> x, Rows<float> y, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((y.n_cols + 255) / 256), static_cast<unsigned>(y.n_rows));
+  launch(add_rows, grid, dim3(256), 0, stream, x.data, x.stride, y.data, y.stride, y.n_cols);
+}
+
+void launch_norm(const NormArgs& a, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(a.n_cols / a.group), static_cast<unsigned>(a.n_rows));
+  const std::size_t shared = static_cast<std::size_t>(a.group) * sizeof(float);
+  auto* kernel = a.gate != nullptr ? norm_rows<true> : norm_rows<false>;
+  allow_shared(kernel, shared);
+  launch(kernel, grid, dim3(256), shared, stream, a);
+}
+
+void launch_quantize(const QuantArgs& a, cudaStream_t stream) {
+  const int n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
+  const dim3 grid(static_cast<unsigned>((n_groups + 7) / 8), static_cast<unsigned>(a.n_rows));
+  launch(quantize_rows, grid, dim3(256), 0, stream, a);
+}
+
+}  // namespace bolt::cuda

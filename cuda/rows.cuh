@@ -1,0 +1,45 @@
+// Launchers of the row-wise kernels: embedding, residual add, norms, quantisation.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "core/ops/ops.h"
+#include "cuda/batch.cuh"
+
+namespace bolt::cuda {
+
+// x[r] = table[ids[r]], widened.
+void launch_embed(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream);
+void launch_add(Rows<const float> x, Rows<float> y, cudaStream_t stream);
+
+// RMSNorm of each contiguous group of columns; with `gate`, of RN(x * silu(gate)) (arithmetic.md §6).
+struct NormArgs {
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  const float* gate = nullptr;
+  std::int64_t gate_stride = 0;
+  const float* w = nullptr;
+  float* y = nullptr;
+  std::int64_t y_stride = 0;
+  int n_rows = 0, n_cols = 0, group = 0;
+  float eps = 0.0f;
+  std::uint8_t* marked = nullptr;
+};
+void launch_norm(const NormArgs& args, cudaStream_t stream);
+
+// Quantised rows (§3). Rows may be places of expert slots: then places past *n_slots * slot_rows and
+// empty ones (out_place -1) are left alone.
+struct QuantArgs {
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  int n_rows = 0, n_cols = 0;
+  std::int8_t* slots = nullptr;
+  std::int8_t* halves = nullptr;
+  float* scale = nullptr;
+  const int* out_place = nullptr;
+  const int* n_slots = nullptr;
+  int slot_rows = 0;
+};
+void launch_quantize(const QuantArgs& args, cudaStream_t stream);
+
+}  // namespace bolt::cuda
