@@ -16,7 +16,7 @@ const LinearKernels kLinearPortable = kScalarKernels;
 
 const LinearKernels& linear_kernels(Isa isa) {
   require(isa != Isa::automatic, "the instruction set is a resolved one");
-  if (isa == Isa::avx512) return kLinearAvx2;
+  if (isa == Isa::avx512) return kLinearAvx512;
   if (isa == Isa::avx2) return kLinearAvx2;
   return cpu_has_fma() ? kLinearFma : kLinearPortable;
 }

@@ -109,6 +109,19 @@ std::vector<float> even_floats(std::uint64_t seed, int n, float scale) {
   return values;
 }
 
+std::vector<float> planted_floats(std::uint64_t seed, int n) {
+  std::vector<float> x = even_floats(seed, n);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint64_t h = mix64(mix64(seed * 77) + i);
+    const int exponent = static_cast<int>((h >> 8) & 0xffff);
+    if (h % 29 == 0) x[i] = std::ldexp(x[i], exponent % 40);
+    if (h % 31 == 0) x[i] = std::ldexp(x[i], -(exponent % 140));
+    if (h % 37 == 0) x[i] = exponent & 1 ? 0.0f : -0.0f;
+    if ((i / 32) % 41 == 5) x[i] = std::ldexp(x[i], -130);
+  }
+  return x;
+}
+
 SyntheticWeight synthetic_weight(Format format, int n_matrices, int n_rows, int n_cols,
                                  std::uint64_t seed, float scale) {
   SyntheticWeight made;

@@ -17,6 +17,10 @@ std::uint64_t mix64(std::uint64_t counter);
 float even_float(std::uint64_t seed, std::uint64_t i);
 std::vector<float> even_floats(std::uint64_t seed, int n, float scale = 1.0f);
 
+// The same with what arithmetic gets wrong planted among them: magnitudes of 2^-140 to 2^40, both
+// zeros, subnormals, and whole runs of 32 below the quantiser's threshold of 2^-120.
+std::vector<float> planted_floats(std::uint64_t seed, int n);
+
 // A tiled weight that owns its bytes; `weight` points into them.
 struct SyntheticWeight {
   std::vector<std::byte> storage;

@@ -2,7 +2,6 @@
 // rows.
 #pragma once
 
-#define DOCTEST_CONFIG_TREAT_CHAR_STAR_AS_STRING
 #include <doctest/doctest.h>
 
 #include <cmath>
