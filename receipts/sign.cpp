@@ -46,25 +46,6 @@ constexpr const char* kSmallOrderY[] = {
   throw Failure(Status::trust, where + ": " + problem);
 }
 
-// A key file is opened once and checked through its descriptor, so it cannot be swapped between.
-std::string read_key_file(const std::string& path, bool is_private) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) trust(path, fmt::format("cannot open the key: {}", std::strerror(errno)));
-  struct stat info {};
-  std::string text(1 << 14, '\0');
-  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  const ssize_t n = regular ? ::read(fd, text.data(), text.size()) : -1;
-  ::close(fd);
-  if (n < 0) trust(path, "no key file");
-  if (is_private && (info.st_mode & 077) != 0) {
-    trust(path, fmt::format("mode {:04o}, expected 0600: others may read this private key; "
-                            "`chmod 600` it",
-                            info.st_mode & 07777));
-  }
-  text.resize(static_cast<std::size_t>(n));
-  return text;
-}
-
 Key parse_pem(const std::string& path, const std::string& text, bool is_private) {
   BIO* bio = BIO_new_mem_buf(text.data(), static_cast<int>(text.size()));
   // An empty passphrase: OpenSSL must not ask the terminal.
@@ -130,6 +111,25 @@ bool verifies(const PublicKey& public_key, std::string_view message, std::string
 }
 
 }  // namespace
+
+// Opened once and checked through its descriptor, so it cannot be swapped between.
+std::string read_key_file(const std::string& path, bool is_private) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) trust(path, fmt::format("cannot open the key: {}", std::strerror(errno)));
+  struct stat info {};
+  std::string text(1 << 14, '\0');
+  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const ssize_t n = regular ? ::read(fd, text.data(), text.size()) : -1;
+  ::close(fd);
+  if (n < 0) trust(path, "no key file");
+  if (is_private && (info.st_mode & 077) != 0) {
+    trust(path, fmt::format("mode {:04o}, expected 0600: others may read this private key; "
+                            "`chmod 600` it",
+                            info.st_mode & 07777));
+  }
+  text.resize(static_cast<std::size_t>(n));
+  return text;
+}
 
 std::string PublicKey::id() const {
   const std::string_view raw(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -32,6 +32,8 @@ struct PrivateKey {
 // one that is not in canonical form.
 PublicKey read_public_key(const std::string& path);
 PrivateKey read_private_key(const std::string& path);
+// A key file's text, at most 16 KiB; a private one that others may read is refused.
+std::string read_key_file(const std::string& path, bool is_private);
 // The same checks on 32 raw bytes; `where` begins the message.
 PublicKey check_public_key(const std::array<std::uint8_t, 32>& bytes, const std::string& where);
 

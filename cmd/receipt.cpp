@@ -1,0 +1,321 @@
+// `bolt receipt`: options, help and printing of its verbs. What each checks is receipts/'s, which
+// also says the exit status; this file passes it on.
+#include "cmd/receipt.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "cmd/action.h"
+#include "cmd/streams.h"
+#include "receipts/library.h"
+#include "receipts/prune.h"
+#include "receipts/show.h"
+#include "receipts/sign.h"
+#include "receipts/sign_file.h"
+#include "receipts/verify.h"
+#include "receipts/write.h"
+
+namespace bolt {
+namespace {
+
+using receipts::Answer;
+using receipts::Failure;
+using receipts::Line;
+using receipts::Status;
+using receipts::Tone;
+using receipts::Value;
+
+// Runs one verb and prints its answer: lines, or one JSON object that holds on failure too.
+Exit answer(const VerbOptions& common, const std::function<Answer()>& work) {
+  Answer result;
+  try {
+    result = work();
+  } catch (const Failure& failure) {
+    if (!common.json) throw;
+    result.status = failure.status;
+    result.json = Value();
+    result.json.set("error", receipts::inert(failure.what()));
+    result.json.set("exit", static_cast<std::int64_t>(failure.status));
+  }
+  if (common.json) {
+    result.json.set("exit", static_cast<std::int64_t>(result.status));
+    write_out(receipts::canonical(result.json) + "\n");
+  } else {
+    write_out(paint(common, result.lines));
+  }
+  return static_cast<Exit>(result.status);
+}
+
+Answer combined(const std::vector<std::string>& files,
+                const std::function<Answer(const std::string&)>& each, bool json) {
+  if (files.size() == 1) return each(files[0]);
+  Answer all;
+  Value::Array list;
+  for (const std::string& file : files) {
+    Answer one;
+    try {
+      one = each(file);
+    } catch (const Failure& failure) {
+      one = Answer();
+      one.status = failure.status;
+      one.lines.push_back({receipts::inert(failure.what()), Tone::bad});
+      one.json.set("error", receipts::inert(failure.what()));
+      one.json.set("exit", static_cast<std::int64_t>(failure.status));
+    }
+    all.lines.push_back({receipts::inert(file)});
+    for (Line& line : one.lines) all.lines.push_back({"  " + line.text, line.tone});
+    if (json) {
+      one.json.set("file", receipts::inert(file));
+      list.push_back(one.json);
+    }
+    if (all.status == Status::holds) all.status = one.status;
+  }
+  all.json.set("receipts", std::move(list));
+  return all;
+}
+
+// The sealed bytes themselves, so that their SHA-256 is the rid.
+Exit show_body(const std::string& file, const VerbOptions& common) {
+  std::string text;
+  try {
+    text = receipts::read_receipt(find_receipt(file, common)).text + "\n";
+  } catch (const Failure& failure) {
+    return answer(common, [&failure]() -> Answer { throw failure; });
+  }
+  write_out(text);
+  return Exit::ok;
+}
+
+void add_show(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
+  struct Options {
+    std::vector<std::string> files;
+    bool whole = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("show", "Say what a receipt says");
+  sub->add_option("FILE", options->files,
+                  "Receipt, PACK#N, the start of a rid, or - for stdin; the newest if left out");
+  sub->add_flag("--all", options->whole, "Every field, one a line");
+  add_verb_options(*sub, *common);
+  sub->footer(
+      "Examples:\n"
+      "  bolt receipt show                       the newest in the receipts folder\n"
+      "  bolt receipt show bf9964c5 --all        every field of the one with this rid\n"
+      "  bolt receipt show S.runs.jsonl#3 --json the body of a pack's third\n"
+      "Exit status: 0 shown, 3 not an intact receipt, 4 no such receipt.");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      if (options->files.empty()) options->files.push_back(newest_receipt(*common));
+      if (common->json && options->files.size() == 1) {  // the sealed bytes themselves
+        return show_body(options->files[0], *common);
+      }
+      return answer(*common, [&] {
+        return combined(
+            options->files,
+            [&](const std::string& file) {
+              const receipts::Receipt receipt = receipts::read_receipt(find_receipt(file, *common));
+              Answer one;
+              one.lines = receipts::show(receipt, options->whole);
+              one.json.set("rid", receipt.rid);
+              one.json.set("body", receipt.body);
+              return one;
+            },
+            common->json);
+      });
+    };
+  });
+}
+
+void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
+  struct Options {
+    std::vector<std::string> files, keys;
+    std::string redaction_key;
+    receipts::VerifyOptions verify;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub =
+      app.add_subcommand("verify", "Check that a receipt is intact and agrees with itself");
+  sub->add_option("FILE", options->files, "Receipt, PACK, PACK#N, the start of a rid, or -")
+      ->required();
+  sub->add_option("--key", options->keys, "Ed25519 public key (PEM) whose signature is wanted")
+      ->type_name("PEM");
+  sub->add_flag("--require-signed", options->verify.require_signed, "Refuse what no --key signed");
+  sub->add_option("--threshold", options->verify.threshold,
+                  "How many different keys must have signed")
+      ->check(CLI::Range(1, 64));
+  sub->add_option("--challenge", options->verify.challenge, "The nonce that the receipt must name")
+      ->type_name("HEX");
+  sub->add_flag("--parents", options->verify.need_parents, "A parent that is not found is exit 4");
+  sub->add_option("--redaction-key", options->redaction_key,
+                  "Key of a keyed receipt (64 hex digits)")
+      ->type_name("FILE");
+  add_verb_options(*sub, *common);
+  sub->footer(
+      "A seal says: unchanged since sealing. A signature says who says so. Neither says: true.\n"
+      "Examples:\n"
+      "  bolt receipt verify run.bolt.jsonl\n"
+      "  bolt receipt verify --key k.pub --require-signed run.bolt.jsonl\n"
+      "  bolt receipt verify SESSION.runs.jsonl  a whole pack and its root\n"
+      "Exit status: 0 holds, 3 malformed, unsealed or unbound, 4 parent missing or another\n"
+      "challenge, 5 signature, key or threshold.");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      return answer(*common, [&] {
+        receipts::VerifyOptions verify = options->verify;
+        for (const std::string& key : options->keys) {
+          verify.keys.push_back(receipts::read_public_key(key));
+        }
+        if (!options->redaction_key.empty()) {
+          verify.redaction_key = receipts::read_redaction_key(options->redaction_key);
+        }
+        verify.folders = {receipts_folder(*common)};
+        return combined(
+            options->files,
+            [&](const std::string& file) {
+              return receipts::verify_file(find_receipt(file, *common), verify);
+            },
+            common->json);
+      });
+    };
+  });
+}
+
+void add_sign(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
+  struct Options {
+    std::string file, key;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("sign", "Verify a receipt and append a signature to its file");
+  sub->add_option("FILE", options->file, "Receipt, or the start of a rid")->required();
+  sub->add_option("--key", options->key, "Ed25519 private key (PEM, mode 0600)")
+      ->type_name("PEM")
+      ->required();
+  add_verb_options(*sub, *common);
+  sub->footer(
+      "Make a key: openssl genpkey -algorithm ed25519 -out k.pem && chmod 600 k.pem\n"
+      "            openssl pkey -in k.pem -pubout -out k.pub\n"
+      "Exit status: 0 signed, 3 not an intact receipt, 5 the key is refused.");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      return answer(*common, [&] {
+        return receipts::sign_file(find_receipt(options->file, *common),
+                                   receipts::read_private_key(options->key));
+      });
+    };
+  });
+}
+
+void add_prune(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
+  struct Options {
+    std::string older_than;
+    bool dry_run = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("prune", "Remove old receipts from the receipts folder");
+  sub->add_option("--older-than", options->older_than, "Age: 30d, 12h, 2w")
+      ->type_name("AGE")
+      ->required();
+  sub->add_flag("--dry-run", options->dry_run, "Only say what would go");
+  add_verb_options(*sub, *common);
+  sub->footer("Example: bolt receipt prune --older-than 30d");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      return answer(*common, [&] {
+        const receipts::Pruned pruned = receipts::prune(
+            receipts_folder(*common), receipts::parse_age(options->older_than), options->dry_run);
+        Answer result;
+        Value::Array names;
+        for (const std::string& name : pruned.names) {
+          if (options->dry_run) result.lines.push_back({receipts::inert(name)});
+          names.emplace_back(receipts::inert(name));
+        }
+        result.lines.push_back({fmt::format(
+            "{} {} files ({:.1f} MB), {} kept", options->dry_run ? "would remove" : "removed",
+            pruned.names.size(), static_cast<double>(pruned.bytes) / 1e6, pruned.kept)});
+        result.json.set("removed", std::move(names));
+        result.json.set("bytes", static_cast<std::int64_t>(pruned.bytes));
+        result.json.set("kept", pruned.kept);
+        result.json.set("dry_run", options->dry_run);
+        return result;
+      });
+    };
+  });
+}
+
+}  // namespace
+
+std::string paint(const VerbOptions& common, const std::vector<Line>& lines) {
+  const bool color = use_color(common.color, STDOUT_FILENO);
+  std::string out;
+  for (const Line& line : lines) {
+    const char* start = !color                    ? ""
+                        : line.tone == Tone::good ? "\033[32m"
+                        : line.tone == Tone::bad  ? "\033[31m"
+                        : line.tone == Tone::dim  ? "\033[2m"
+                                                  : "";
+    out += start + line.text + (*start != '\0' ? "\033[0m\n" : "\n");
+  }
+  return out;
+}
+
+void add_verb_options(CLI::App& app, VerbOptions& options) {
+  app.add_flag("--json", options.json, "One JSON object on stdout");
+  app.add_option("--receipts", options.folder, "Receipts folder ($BOLT_RECEIPTS)")
+      ->type_name("DIR");
+  app.add_option("--color", options.color, "auto, always or never")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Color>{
+          {"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}}))
+      ->type_name("WHEN");
+}
+
+std::string receipts_folder(const VerbOptions& common) {
+  return common.folder.empty() ? receipts::default_folder() : common.folder;
+}
+
+std::string find_receipt(const std::string& name, const VerbOptions& common) {
+  const std::string path = receipts::split_pack_name(name).first;
+  struct stat info {};
+  const bool is_prefix = path.size() >= 4 && path.size() <= 64 && path == name &&
+                         path.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (path == "-" || !is_prefix || ::stat(path.c_str(), &info) == 0) return name;
+  const auto found = receipts::find_by_prefix(path, {receipts_folder(common)});
+  if (found.size() == 1) return found.begin()->second;
+  throw Failure(Status::unmet, fmt::format("{}: {} in {}", path,
+                                           found.empty() ? "no file and no receipt's rid"
+                                                         : "the start of several rids",
+                                           receipts_folder(common)));
+}
+
+std::string newest_receipt(const VerbOptions& common) {
+  // Names begin with the time of sealing, so the last name is the newest.
+  const std::string folder = receipts_folder(common);
+  std::string newest;
+  receipts::each_receipt(folder, [&](const std::string& name, const std::string&) {
+    if (receipts::is_receipt_name(name)) newest = name;
+    return true;
+  });
+  if (newest.empty()) throw Failure(Status::unmet, folder + ": no receipts in it");
+  return newest;
+}
+
+void add_receipt(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("receipt", "Check, compare, sign and keep sealed receipts");
+  sub->require_subcommand(1);
+  auto common = std::make_shared<VerbOptions>();
+  add_show(*sub, action, common);
+  add_verify(*sub, action, common);
+  add_sign(*sub, action, common);
+  add_prune(*sub, action, common);
+  sub->footer(
+      "A seal catches accidents, a signature says who says it, only running again says it is "
+      "true.\n"
+      "Exit status: 0 holds, 1 checked and false, 2 usage, 3 not an intact receipt, 4 not\n"
+      "comparable or nothing checked, 5 trust, 6 the check itself failed, 130 interrupted.");
+}
+
+}  // namespace bolt
