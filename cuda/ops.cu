@@ -77,6 +77,11 @@ void CudaOps::read(const float* from, std::span<float> to) {
   check(cudaStreamSynchronize(stream_), "reading");
 }
 
+void CudaOps::write(const void* from, std::uint64_t bytes, void* to) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "writing");
+  check(cudaStreamSynchronize(stream_), "writing");
+}
+
 std::uint8_t* CudaOps::marks(const Batch& batch) const {
   return view_.marked + (batch.marked.data() - host_marks_.data());
 }

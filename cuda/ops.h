@@ -13,7 +13,6 @@
 #include "core/ops/ops.h"
 #include "cuda/batch.cuh"
 #include "cuda/check.h"
-#include "cuda/quantize.cuh"
 
 namespace bolt::cuda {
 
@@ -74,6 +73,7 @@ class CudaOps final : public Ops {
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
   void read(const float* from, std::span<float> to) override;
+  void write(const void* from, std::uint64_t bytes, void* to) override;
 
   cudaStream_t stream() const { return stream_; }
   // Runs the recurrence of one lagging slot into its stored state; MambaCache::read uses it.

@@ -1,0 +1,359 @@
+// Every op's device twin against its host twin: equal bits on made-up, extreme and planted numbers, at
+// every number of rows, five times over; and what a wrong twin would give is told apart.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "cuda/testing/both.h"
+#include "cuda/testing/function_hash.h"
+
+namespace bolt::cuda {
+namespace {
+
+constexpr int kRepeats = 5;
+constexpr Format kFormats[] = {Format::f32, Format::bf16, Format::f16, Format::q8, Format::nvfp4};
+
+struct Ground {
+  HostOps host{2, cpu_has(Isa::avx2) ? Isa::avx2 : Isa::scalar};
+  CudaOps device{0, true};
+  DeviceCopies copies;
+};
+
+bool is_integer_format(Format f) { return f == Format::q8 || f == Format::nvfp4; }
+
+const char* name_of(Format f) {
+  switch (f) {
+    case Format::f32: return "f32";
+    case Format::bf16: return "bf16";
+    case Format::f16: return "f16";
+    case Format::q8: return "q8";
+    case Format::nvfp4: return "nvfp4";
+  }
+  return "?";
+}
+
+std::vector<float> with_nonfinite(std::vector<float> x, int n_cols, int row) {
+  x[static_cast<std::size_t>(row * n_cols + n_cols / 2)] = std::numeric_limits<float>::quiet_NaN();
+  x[static_cast<std::size_t>((row + 1) * n_cols + 1)] = std::numeric_limits<float>::infinity();
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("elementary functions: every input of 2^32, host against device") {
+  for (int f = 0; f < kFunctions; ++f) {
+    const auto function = static_cast<Function>(f);
+    const std::vector<std::uint64_t> device = device_hashes(function);
+    std::vector<std::uint64_t> host(device.size());
+    std::vector<std::thread> threads;
+    const unsigned n = std::max(1u, std::thread::hardware_concurrency());
+    for (unsigned t = 0; t < n; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::size_t block = t; block < host.size(); block += n) {
+          std::uint64_t sum = 0;
+          for (std::uint32_t i = 0; i < 65536; ++i) {
+            const auto input = (static_cast<std::uint32_t>(block) << 16) + i;
+            sum += hash_of(input, apply(function, exact_from_bits(input)));
+          }
+          host[block] = sum;
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    CHECK_MESSAGE(host == device, "function ", f);
+  }
+}
+
+TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
+  Ground g;
+  const auto operand_host = g.host.operand(600, 2048), operand_device = g.device.operand(600, 2048);
+  struct Shape {
+    int n, k;
+  };
+  for (const Format format : kFormats) {
+    for (const Shape shape : {Shape{64, 512}, {33, 40}, {7, 24}, {100, 300}, {256, 2048}}) {
+      const SyntheticWeight w = synthetic_weight(format, 1, shape.n, shape.k, 11);
+      const Weight on_device = g.copies.put(w.weight);
+      std::vector<int> counts{40, 64, 513};
+      for (int r = 1; r <= 33; ++r) counts.push_back(r);
+      for (const int n_rows : counts) {
+        if (shape.n > 200 && n_rows > 9 && n_rows % 8 != 1) continue;
+        std::vector<float> x = planted_floats(5, n_rows * shape.k);
+        if (n_rows > 5) x = with_nonfinite(std::move(x), shape.k, 2);
+        DeviceCopies copies;
+        const BothRows in(copies, std::move(x), n_rows, shape.k);
+        BothRows y = BothRows::poisoned(copies, n_rows, shape.n);
+        BothBatch batch(n_rows);
+        for (int repeat = 0; repeat < (n_rows == 8 ? kRepeats : 1); ++repeat) {
+          for (const Epilogue epilogue : {Epilogue::store, Epilogue::add, Epilogue::relu2}) {
+            batch.begin(g.host, g.device);
+            g.host.quantize(in.on_host, is_integer_format(format), *operand_host);
+            g.host.linear(batch.on_host, *operand_host, w.weight, epilogue, y.on_host);
+            g.device.quantize(in.on_device, is_integer_format(format), *operand_device);
+            g.device.linear(batch.on_device, *operand_device, on_device, epilogue, y.on_device);
+            g.device.finish(batch.on_device);
+            CHECK(batch.host_marks == batch.device_marks);
+            const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
+            CHECK_MESSAGE(differ == 0, name_of(format), " ", shape.n, "x", shape.k, " rows ", n_rows);
+          }
+        }
+      }
+      // Control: another matrix's scales or codes must show.
+      const SyntheticWeight other = synthetic_weight(format, 1, shape.n, shape.k, 12);
+      const Weight wrong = g.copies.put(other.weight);
+      DeviceCopies copies;
+      const BothRows in(copies, even_floats(6, shape.k), 1, shape.k);
+      const BothRows y = BothRows::poisoned(copies, 1, shape.n);
+      BothBatch batch(1);
+      batch.begin(g.host, g.device);
+      g.host.quantize(in.on_host, is_integer_format(format), *operand_host);
+      g.host.linear(batch.on_host, *operand_host, w.weight, Epilogue::store, y.on_host);
+      g.device.quantize(in.on_device, is_integer_format(format), *operand_device);
+      g.device.linear(batch.on_device, *operand_device, wrong, Epilogue::store, y.on_device);
+      g.device.finish(batch.on_device);
+      CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 1);
+    }
+  }
+}
+
+TEST_CASE("rms_norm and embed") {
+  Ground g;
+  for (const int n_cols : {64, 96, 100, 2688}) {
+    for (const int n_rows : {1, 3, 40}) {
+      DeviceCopies copies;
+      const std::vector<float> w = even_floats(3, n_cols);
+      const float* w_device = copies.put(w.data(), w.size());
+      std::vector<float> x = planted_floats(4, n_rows * n_cols);
+      if (n_rows > 4) x = with_nonfinite(std::move(x), n_cols, 1);
+      const BothRows in(copies, std::move(x), n_rows, n_cols);
+      for (const int group : {n_cols, n_cols / 4}) {
+        const BothRows y = BothRows::poisoned(copies, n_rows, n_cols);
+        BothBatch batch(n_rows);
+        batch.begin(g.host, g.device);
+        g.host.rms_norm(batch.on_host, in.on_host, w.data(), 1e-5f, group, y.on_host);
+        g.device.rms_norm(batch.on_device, in.on_device, w_device, 1e-5f, group, y.on_device);
+        g.device.finish(batch.on_device);
+        CHECK(batch.host_marks == batch.device_marks);
+        CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0);
+      }
+    }
+  }
+}
+
+namespace {
+
+struct MambaModel {
+  std::vector<SyntheticWeight> owned;
+  Mamba2 host, device;
+
+  MambaModel(DeviceCopies& copies, int n_heads, int head_dim, int d_state, int n_groups, int taps) {
+    host.n_heads = n_heads, host.head_dim = head_dim, host.d_state = d_state;
+    host.n_ssm_groups = n_groups, host.conv_kernel = taps;
+    std::uint64_t seed = 100;
+    const auto plain = [&](int rows, int cols, float scale, float shift) {
+      std::vector<float> v = even_floats(++seed, rows * cols, scale);
+      for (float& x : v) x += shift;
+      owned.push_back(plain_weight(std::move(v), rows, cols));
+      return owned.back().weight;
+    };
+    owned.reserve(8);
+    host.conv_w = plain(host.d_conv(), taps, 0.5f, 0.0f);
+    host.conv_b = plain(1, host.d_conv(), 0.1f, 0.0f);
+    host.A = plain(1, n_heads, 0.4f, -0.7f);
+    host.D = plain(1, n_heads, 0.5f, 1.0f);
+    host.dt_bias = plain(1, n_heads, 1.0f, -1.0f);
+    host.gate_norm = plain(1, host.d_inner(), 0.2f, 1.0f);
+    device = host;
+    for (Weight* w : {&device.conv_w, &device.conv_b, &device.A, &device.D, &device.dt_bias, &device.gate_norm}) {
+      *w = copies.put(*w);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("mamba: windows, chunks, rejections; state read on both sides") {
+  Ground g;
+  struct Shape {
+    int heads, dim, state, groups, taps;
+  };
+  for (const Shape s : {Shape{8, 64, 64, 2, 4}, {4, 80, 128, 1, 4}, {8, 64, 128, 8, 4}, {2, 20, 40, 2, 3}, {4, 64, 256, 2, 4}}) {
+    DeviceCopies copies;
+    MambaModel model(copies, s.heads, s.dim, s.state, s.groups, s.taps);
+    const auto host_cache = g.host.mamba_cache(model.host, 2), device_cache = g.device.mamba_cache(model.device, 2);
+    host_cache->reset(1);
+    device_cache->reset(1);
+    const int width = model.host.d_in_proj();
+    int n_lag = 0, position = 0;
+    // rows, sure rows, rows kept of the call
+    struct Call {
+      int rows, sure, kept;
+    };
+    std::uint64_t seed = 40;
+    for (const Call call : {Call{70, 70, 70}, {1, 1, 1}, {8, 1, 3}, {8, 1, 8}, {32, 1, 1}, {32, 1, 32}, {5, 2, 4}, {1, 1, 1}, {130, 130, 130}}) {
+      const BothRows in(copies, even_floats(++seed, call.rows * width, 2.0f), call.rows, width);
+      const BothRows y = BothRows::poisoned(copies, call.rows, model.host.d_inner());
+      Segment segment = BothBatch::whole(call.rows);
+      segment.first_position = position, segment.n_sure = call.sure, segment.n_lag = n_lag, segment.slot = 1;
+      BothBatch batch({segment}, {{0, 1, 2, 3}});
+      batch.begin(g.host, g.device);
+      g.host.mamba(batch.on_host, model.host, 1e-5f, *host_cache, in.on_host, y.on_host);
+      g.device.mamba(batch.on_device, model.device, 1e-5f, *device_cache, in.on_device, y.on_device);
+      g.device.finish(batch.on_device);
+      CHECK(batch.host_marks == batch.device_marks);
+      CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0);
+      n_lag = call.kept - call.sure;
+      position += call.kept;
+      std::vector<float> host_state, device_state, wrong;
+      host_cache->read(1, n_lag, host_state);
+      device_cache->read(1, n_lag, device_state);
+      CHECK(host_state.size() == device_state.size());
+      CHECK(std::memcmp(host_state.data(), device_state.data(), host_state.size() * sizeof(float)) == 0);
+      if (n_lag > 0) {  // control: one row short must show
+        device_cache->read(1, n_lag - 1, wrong);
+        CHECK(std::memcmp(host_state.data(), wrong.data(), host_state.size() * sizeof(float)) != 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention: tiles, spans, page order, every head shape") {
+  Ground g;
+  struct Shape {
+    int heads, kv, dim;
+  };
+  for (const Shape s : {Shape{4, 1, 128}, {32, 2, 128}, {6, 3, 64}, {5, 1, 80}, {2, 2, 20}, {4, 2, 192}}) {
+    Attention node;
+    node.n_heads = s.heads, node.n_kv_heads = s.kv, node.head_dim = s.dim;
+    constexpr int kPages = 20;
+    const auto host_cache = g.host.kv_cache(node, KvKind::i16, kPages), device_cache = g.device.kv_cache(node, KvKind::i16, kPages);
+    std::vector<int> pages;
+    for (int i = 0; i < kPages; ++i) pages.push_back((i * 7 + 3) % kPages);
+    int position = 0;
+    std::uint64_t seed = 60;
+    for (const int n_rows : {1, 120, 10, 32, 1, 200, 700, 8, 33}) {
+      DeviceCopies copies;
+      const BothRows q(copies, even_floats(++seed, n_rows * s.heads * s.dim, 3.0f), n_rows, s.heads * s.dim);
+      const BothRows k(copies, even_floats(++seed, n_rows * s.kv * s.dim, 2.0f), n_rows, s.kv * s.dim);
+      BothRows v(copies, planted_floats(++seed, n_rows * s.kv * s.dim), n_rows, s.kv * s.dim);
+      const BothRows y = BothRows::poisoned(copies, n_rows, s.heads * s.dim);
+      Segment segment = BothBatch::whole(n_rows);
+      segment.first_position = position;
+      BothBatch batch({segment}, {pages});
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        batch.begin(g.host, g.device);
+        g.host.attention(batch.on_host, node, *host_cache, q.on_host, k.on_host, v.on_host, y.on_host);
+        g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device, v.on_device, y.on_device);
+        g.device.finish(batch.on_device);
+        CHECK(batch.host_marks == batch.device_marks);
+        const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
+        CHECK_MESSAGE(differ == 0, s.heads, "/", s.kv, " x ", s.dim, " at ", position, " rows ", n_rows);
+      }
+      position += n_rows;
+      for (int tile = 0; tile < (position + kPageKeys - 1) / kPageKeys; ++tile) {
+        std::vector<std::byte> host_bytes, device_bytes;
+        const int n_keys = std::min(kPageKeys, position - tile * kPageKeys);
+        host_cache->read(pages[static_cast<std::size_t>(tile)], n_keys, host_bytes);
+        device_cache->read(pages[static_cast<std::size_t>(tile)], n_keys, device_bytes);
+        CHECK(host_bytes == device_bytes);
+      }
+    }
+  }
+}
+
+TEST_CASE("experts: routing groups, latents, few rows and many") {
+  Ground g;
+  struct Shape {
+    int experts, top_k, groups, kept, d_in, d_expert;
+    bool norm;
+  };
+  for (const Format format : kFormats) {
+    for (const Shape s : {Shape{16, 4, 1, 1, 128, 128, true}, {32, 6, 4, 2, 96, 72, false}, {8, 8, 8, 8, 40, 33, true}, {128, 6, 1, 1, 64, 64, true}}) {
+      Moe host;
+      host.n_experts = s.experts, host.top_k = s.top_k, host.n_router_groups = s.groups;
+      host.top_k_groups = s.kept, host.norm_top_k = s.norm, host.scaling_factor = 2.5f, host.d_expert = s.d_expert;
+      const SyntheticWeight up = synthetic_weight(format, s.experts, s.d_expert, s.d_in, 21);
+      const SyntheticWeight down = synthetic_weight(format, s.experts, s.d_in, s.d_expert, 22);
+      const SyntheticWeight bias = plain_weight(even_floats(23, s.experts, 0.2f), 1, s.experts);
+      host.experts_up = up.weight, host.experts_down = down.weight, host.router_bias = bias.weight;
+      DeviceCopies weights;
+      Moe device = host;
+      device.experts_up = weights.put(host.experts_up), device.experts_down = weights.put(host.experts_down);
+      device.router_bias = weights.put(host.router_bias);
+      const auto operand_host = g.host.operand(1100, s.d_in), operand_device = g.device.operand(1100, s.d_in);
+      for (const int n_rows : {1, 2, 3, 7, 8, 9, 31, 32, 100, 600}) {
+        DeviceCopies copies;
+        std::vector<float> scores = even_floats(24, n_rows * s.experts, 4.0f);
+        for (int r = 0; r < n_rows; ++r) scores[static_cast<std::size_t>(r * s.experts + 1)] = scores[static_cast<std::size_t>(r * s.experts)];  // ties
+        const BothRows logits(copies, std::move(scores), n_rows, s.experts);
+        std::vector<float> values = planted_floats(25, n_rows * s.d_in);
+        if (n_rows > 6) values = with_nonfinite(std::move(values), s.d_in, 3);
+        const BothRows x(copies, std::move(values), n_rows, s.d_in);
+        const BothRows y = BothRows::poisoned(copies, n_rows, s.d_in);
+        BothBatch batch(n_rows);
+        for (int repeat = 0; repeat < (n_rows == 9 ? kRepeats : 1); ++repeat) {
+          batch.begin(g.host, g.device);
+          g.host.quantize(x.on_host, is_integer_format(format), *operand_host);
+          g.host.experts(batch.on_host, host, logits.on_host, *operand_host, y.on_host);
+          g.device.quantize(x.on_device, is_integer_format(format), *operand_device);
+          g.device.experts(batch.on_device, device, logits.on_device, *operand_device, y.on_device);
+          g.device.finish(batch.on_device);
+          CHECK(batch.host_marks == batch.device_marks);
+          const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
+          CHECK_MESSAGE(differ == 0, name_of(format), " experts ", s.experts, " rows ", n_rows);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sample: filters, ties, temperatures, draft vocabularies") {
+  Ground g;
+  constexpr int kRows = 24;
+  for (const int n_cols : {50, 3200, 131072}) {
+    DeviceCopies copies;
+    std::vector<float> logits = even_floats(31, kRows * n_cols, 12.0f);
+    for (int r = 0; r < kRows; ++r) {
+      float* row = &logits[static_cast<std::size_t>(r * n_cols)];
+      row[n_cols / 3] = row[n_cols / 2] = 12.5f;                                       // equal maxima
+      if (r == 1) std::fill(row, row + n_cols, 0.25f);                                 // all equal
+      if (r == 2) row[0] = std::numeric_limits<float>::quiet_NaN();
+      if (r == 3) row[n_cols - 1] = std::numeric_limits<float>::infinity();
+      if (r == 4) std::fill(row, row + n_cols, -std::numeric_limits<float>::infinity());
+      if (r == 5) row[1] = -std::numeric_limits<float>::infinity();
+      if (r == 6) std::fill(row, row + n_cols, -1.0f), row[3] = -0.0f, row[7] = 0.0f;
+    }
+    const BothRows rows(copies, std::move(logits), kRows, n_cols);
+    std::vector<int> ids(static_cast<std::size_t>(n_cols));
+    for (int i = 0; i < n_cols; ++i) ids[static_cast<std::size_t>(i)] = 2 * i + 5;
+    for (const float temperature : {0.0f, 1e-30f, 0.3f, 1.0f, 50.0f, 1e6f}) {
+      for (const int top_k : {0, 1, 40}) {
+        for (const float top_p : {1.0f, 0.9f, 0.0f}) {
+          for (const float min_p : {0.0f, 0.1f}) {
+            for (const bool vocab : {false, true}) {
+              std::vector<SampleSpec> specs(kRows);
+              for (int r = 0; r < kRows; ++r) {
+                specs[static_cast<std::size_t>(r)] = {temperature, top_k, top_p, min_p, 0x123456789abcdefull + static_cast<unsigned>(r), 1000u + static_cast<unsigned>(r), vocab ? 2 * n_cols : n_cols - 3};
+              }
+              BothBatch batch(kRows);
+              batch.begin(g.host, g.device);
+              std::vector<Sampled> host(kRows), device(kRows);
+              g.host.sample(rows.on_host, specs, batch.host_marks, vocab ? ids.data() : nullptr, host);
+              g.device.sample(rows.on_device, specs, batch.device_marks, vocab ? ids.data() : nullptr, device);
+              bool same = true;
+              for (int r = 0; r < kRows; ++r) {
+                const auto at = static_cast<std::size_t>(r);
+                same = same && host[at].id == device[at].id && std::memcmp(&host[at].probability, &device[at].probability, 4) == 0;
+              }
+              CHECK_MESSAGE(same, "T ", temperature, " k ", top_k, " p ", top_p, " min ", min_p, " n ", n_cols, " vocab ", vocab);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace bolt::cuda

@@ -1,0 +1,106 @@
+// One op, run by the host's twin and by the device's on the same numbers, and compared bit for bit.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "core/ops/host.h"
+#include "core/ops/synthetic.h"
+#include "cuda/ops.h"
+
+namespace bolt::cuda {
+
+// Copies that live as long as the test.
+class DeviceCopies {
+ public:
+  template <class T>
+  T* put(const T* from, std::size_t n) {
+    memory_.push_back(device_alloc<std::byte>(n * sizeof(T) + 16, "a test's copy"));
+    check(cudaMemcpy(memory_.back().get(), from, n * sizeof(T), cudaMemcpyHostToDevice), "copying");
+    return reinterpret_cast<T*>(memory_.back().get());
+  }
+  Weight put(const Weight& host) {
+    Weight w = host;
+    if (!w.present()) return w;
+    w.data = put(host.data, host.bytes);
+    if (host.gains != nullptr) w.gains = put(host.gains, static_cast<std::size_t>(host.n_matrices));
+    return w;
+  }
+
+ private:
+  std::deque<DevicePtr<std::byte>> memory_;
+};
+
+// Rows on both sides. The device's are poisoned before each run, so that an unwritten one shows.
+struct BothRows {
+  std::vector<float> host;
+  Rows<float> on_host, on_device;
+
+  BothRows(DeviceCopies& copies, std::vector<float> values, int n_rows, int n_cols) : host(std::move(values)) {
+    on_host = {host.data(), n_rows, n_cols};
+    on_device = {copies.put(host.data(), host.size()), n_rows, n_cols};
+  }
+  static BothRows poisoned(DeviceCopies& copies, int n_rows, int n_cols) {
+    return {copies, std::vector<float>(static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols), -7.0f),
+            n_rows, n_cols};
+  }
+  std::vector<float> read_device(CudaOps& ops) const {
+    std::vector<float> values(host.size());
+    ops.read(on_device.data, values);
+    return values;
+  }
+};
+
+// How many unmarked rows differ; marks must be equal.
+inline int rows_that_differ(const BothRows& rows, const std::vector<float>& device,
+                            const std::vector<std::uint8_t>& marked) {
+  int n = 0;
+  const auto cols = static_cast<std::size_t>(rows.on_host.n_cols);
+  for (int r = 0; r < rows.on_host.n_rows; ++r) {
+    if (marked[static_cast<std::size_t>(r)]) continue;
+    const std::size_t first = static_cast<std::size_t>(r) * cols;
+    n += std::memcmp(&rows.host[first], &device[first], cols * sizeof(float)) != 0;
+  }
+  return n;
+}
+
+// The same segments announced to both sides.
+struct BothBatch {
+  std::vector<Segment> segments;
+  std::vector<std::vector<int>> pages;
+  std::vector<std::uint8_t> host_marks, device_marks;
+  std::vector<int> ids;
+  Batch on_host, on_device;
+
+  explicit BothBatch(int n_rows) : BothBatch(std::vector<Segment>{whole(n_rows)}, {{0}}) {}
+  BothBatch(std::vector<Segment> parts, std::vector<std::vector<int>> tables)
+      : segments(std::move(parts)), pages(std::move(tables)) {
+    int n_rows = 0;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      segments[i].pages = pages[i];
+      n_rows += segments[i].n_rows;
+    }
+    host_marks.assign(static_cast<std::size_t>(n_rows), 0);
+    device_marks = host_marks;
+    ids.assign(static_cast<std::size_t>(n_rows), 0);
+    on_host = {n_rows, segments, host_marks};
+    on_device = {n_rows, segments, device_marks};
+  }
+  BothBatch(const BothBatch&) = delete;
+  BothBatch& operator=(const BothBatch&) = delete;
+
+  static Segment whole(int n_rows) {
+    Segment s;
+    s.n_rows = s.n_live = s.n_sure = n_rows;
+    return s;
+  }
+  void begin(Ops& host, Ops& device) {
+    host.begin(on_host, ids);
+    device.begin(on_device, ids);
+  }
+};
+
+}  // namespace bolt::cuda
