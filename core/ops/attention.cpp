@@ -299,7 +299,11 @@ void Pass::run(ThreadPool& pool, std::vector<float>& parts) {
 
 const AttentionKernels& attention_kernels_for(KvKind kind, Isa isa) {
   const bool f32 = kind == KvKind::f32;
-  (void)isa;
+  switch (isa) {
+    case Isa::avx2: return f32 ? kAttentionF32Avx2 : kAttentionAvx2;
+    case Isa::avx512: return f32 ? kAttentionF32Avx512 : kAttentionAvx512;
+    default: break;
+  }
   if (cpu_has_fma()) return f32 ? kAttentionF32Fma : kAttentionFma;
   return f32 ? kAttentionF32Portable : kAttentionPortable;
 }

@@ -4,8 +4,8 @@
 // A page holds 128 absolute positions; inside it each kv head has its own part. The i16 kind keeps
 // the whole code i = 256 h + l (h and l are the contract's int8 planes) in pairs, so that one
 // multiply-add of int16 pairs serves dims of a key and keys of a dim:
-//   K       [dims / 2][128 keys][2 dims]     i16, an odd head_dim padded with 0
-//   V       [64 key pairs][dims][2 keys]     i16, dims padded to 16
+//   K       [8 blocks of 16 keys][dims / 2][16 keys][2 dims]   i16, an odd head_dim padded with 0
+//   V       [blocks of 16 dims][64 key pairs][16 dims][2 keys]  i16, dims padded to 16
 //   scales  [3][128 keys]                    f32: 2^ek, ev, 2^-ev
 // The f32 kind keeps K [head_dim][128 keys] and V [128 keys][head_dim].
 #pragma once
@@ -52,8 +52,12 @@ struct KvLayout {
 
   // Places in one (page, head): codes in i16, scales and f32 values in floats from the part's
   // start.
-  int k_code(int key, int dim) const { return (dim / 2 * kPageKeys + key) * 2 + dim % 2; }
-  int v_code(int key, int dim) const { return (key / 2 * v_dims() + dim) * 2 + key % 2; }
+  int k_code(int key, int dim) const {
+    return ((key / 16 * dim_pairs() + dim / 2) * 16 + key % 16) * 2 + dim % 2;
+  }
+  int v_code(int key, int dim) const {
+    return ((dim / 16 * (kPageKeys / 2) + key / 2) * 16 + dim % 16) * 2 + key % 2;
+  }
   int k_value(int key, int dim) const { return dim * kPageKeys + key; }
   int v_value(int key, int dim) const { return key * head_dim + dim; }
 };

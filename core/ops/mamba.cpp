@@ -35,8 +35,11 @@ struct Piece {
 }  // namespace
 
 const MambaKernels& mamba_kernels_for(Isa isa) {
-  (void)isa;
-  return cpu_has_fma() ? kMambaFma : kMambaPortable;
+  switch (isa) {
+    case Isa::avx2: return kMambaAvx2;
+    case Isa::avx512: return kMambaAvx512;
+    default: return cpu_has_fma() ? kMambaFma : kMambaPortable;
+  }
 }
 
 HostMambaCache::HostMambaCache(const Mamba2& node, int n_slots)

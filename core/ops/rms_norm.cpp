@@ -8,8 +8,11 @@
 namespace bolt {
 
 NormGroup norm_group_for(Isa isa) {
-  (void)isa;
-  return cpu_has_fma() ? norm_group_fma : norm_group_portable;
+  switch (isa) {
+    case Isa::avx2: return norm_group_avx2;
+    case Isa::avx512: return norm_group_avx512;
+    default: return cpu_has_fma() ? norm_group_fma : norm_group_portable;
+  }
 }
 
 void HostOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps,

@@ -163,8 +163,11 @@ Sampled choose(const SampleKernels& kernels, const float* logits, int n_cols, co
 }  // namespace
 
 const SampleKernels& sample_kernels_for(Isa isa) {
-  (void)isa;
-  return cpu_has_fma() ? kSampleFma : kSamplePortable;
+  switch (isa) {
+    case Isa::avx2: return kSampleAvx2;
+    case Isa::avx512: return kSampleAvx512;
+    default: return cpu_has_fma() ? kSampleFma : kSamplePortable;
+  }
 }
 
 void HostOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs,
