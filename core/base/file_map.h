@@ -77,5 +77,6 @@ void read_at(const FileDescriptor& file, const std::string& path, std::uint64_t 
 
 bool path_exists(const std::string& path);  // a dangling symlink exists, too
 bool is_folder(const std::string& path);
+bool is_regular_file(const std::string& path);  // links are followed, as is_folder does
 
 }  // namespace bolt

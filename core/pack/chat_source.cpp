@@ -4,6 +4,7 @@
 #include "core/base/file_map.h"
 #include "core/base/json.h"
 #include "core/base/sha256.h"
+#include "core/text/template_facts.h"
 
 namespace bolt {
 namespace {
@@ -24,8 +25,6 @@ std::string template_text(const std::string& folder) {
   return "";
 }
 
-bool holds(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 void read_chat_template(const std::string& folder, ModelConfig& model) {
@@ -33,8 +32,10 @@ void read_chat_template(const std::string& folder, ModelConfig& model) {
   model.chat_template = "none";
   if (text.empty()) return;
   model.chat_template_sha256 = sha256_hex(text);
-  if (holds(text, "<|im_start|>") && holds(text, "enable_thinking")) model.chat_template = "v3";
-  else if (holds(text, "<SPECIAL_10>")) model.chat_template = "v2";
+  const TemplateFacts facts = recognise_template(text);
+  if (facts.kind.empty()) return;
+  model.chat_template = facts.kind;
+  model.chat_facts = facts.facts;
 }
 
 }  // namespace bolt

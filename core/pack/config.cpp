@@ -384,9 +384,9 @@ CheckpointConfig read_config_file(const std::string& path) {
   return read(JsonDocument::load(path, {.python_numbers = true}));
 }
 
-CheckpointConfig read_checkpoint_config(const std::string& folder) {
+CheckpointConfig read_checkpoint_config(const std::string& folder, const Tokenizer& tokenizer) {
   CheckpointConfig config = read_config_file(folder + "/config.json");
-  read_defaults(folder, config.model);
+  read_defaults(folder, tokenizer, config.model);
   return config;
 }
 

@@ -9,6 +9,8 @@
 
 namespace bolt {
 
+class Tokenizer;
+
 struct CheckpointConfig {
   ModelFacts facts;      // checked (check_facts); draft_pattern as the config declares it, else "*E"
   ModelConfig model;     // without chat facts
@@ -18,8 +20,9 @@ struct CheckpointConfig {
 };
 
 // Throws Error(input) naming the field: unknown model types, biases, sliding windows, other
-// activations, sizes out of range. `folder` holds config.json; the other files may be absent.
-CheckpointConfig read_checkpoint_config(const std::string& folder);
+// activations, sizes out of range. `folder` holds config.json and, as far as there,
+// generation_config.json and tokenizer_config.json.
+CheckpointConfig read_checkpoint_config(const std::string& folder, const Tokenizer& tokenizer);
 // config.json alone: the shape of a model, for packages of generated weights.
 CheckpointConfig read_config_file(const std::string& path);
 

@@ -20,6 +20,7 @@
 #include "core/pack/package_writer.h"
 #include "core/pack/source_rows.h"
 #include "core/pack/verify.h"
+#include "core/text/tokenizer.h"
 
 namespace bolt {
 namespace {
@@ -109,7 +110,7 @@ std::string folder_name(const std::string& folder) {
 
 // Hashes of every file that the package was made from, weights in parallel.
 std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& pool,
-                                      const Progress& progress) {
+                                      const WorkProgress& progress) {
   std::vector<PackageFile> files;
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
                            "tokenizer_config.json", "chat_template.jinja",
@@ -166,12 +167,13 @@ ConvertFacts convert(const ConvertOptions& options) {
   if (!path_exists(checkpoint.folder + "/tokenizer.json")) {
     throw Error(Exit::input, checkpoint.folder + ": tokenizer.json is missing; fetch it from the checkpoint's repository");
   }
-  CheckpointConfig config = read_checkpoint_config(checkpoint.folder);
-  config.model.name = folder_name(checkpoint.folder);
+  const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
+  CheckpointConfig config = read_checkpoint_config(
+      checkpoint.folder, *Tokenizer::from_json(tokenizer, checkpoint.folder + "/tokenizer.json"));
+  config.model.name = facts.source_name = folder_name(checkpoint.folder);
   BoundGraph bound = bind_checkpoint(checkpoint, config, options.without_mtp);
   check_keep(options, bound);
   choose_formats(options, bound, facts);
-  const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
   read_chat_template(checkpoint.folder, config.model);
 
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();

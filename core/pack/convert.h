@@ -20,12 +20,13 @@ struct ConvertOptions {
   bool force = false;             // replace a package at the target
   int n_threads = 0;              // 0: all
   std::string bolt_version;
-  Progress progress;
+  WorkProgress progress;
 };
 
 // What was done, for the summary and the receipt.
 struct ConvertFacts {
-  std::string source, target;
+  std::string source, target;              // as given
+  std::string source_name;                 // the checkpoint's folder name
   std::vector<PackageFile> source_files;   // path, bytes, sha256
   std::vector<PackageFile> package_files;  // package.json first
   std::string source_format;               // safetensors

@@ -110,7 +110,7 @@ class OpenPackage final : public Package {
                                            name, arith_id_, kContractId));
     }
     source_ = root.at("source").at("name").string();
-    files_.push_back({.path = "package.json", .role = "package", .bytes = facts.bytes, .sha256 = sha256_hex(text), .how = "stream", .links = facts.links});
+    files_.push_back({.path = "package.json", .role = "manifest", .bytes = facts.bytes, .sha256 = sha256_hex(text), .how = "stream", .links = facts.links});
     read_list(root.at("files"));
   }
 

@@ -37,7 +37,7 @@ struct ModelConfig {
 // One file of a package, as package.json lists it and as it was checked.
 struct PackageFile {
   std::string path;    // relative, inside the folder
-  std::string role;    // graph, config, tokenizer, draft_vocab, payload, drafter
+  std::string role;    // manifest (package.json itself), graph, config, tokenizer, draft_vocab, payload, drafter
   std::uint64_t bytes = 0;
   std::string sha256;  // hex
   std::string how;     // stream: hashed now from the bytes used; cached: from the hash cache

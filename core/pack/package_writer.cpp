@@ -89,7 +89,7 @@ void PackageWriter::place_weights(Graph& graph) {
 }
 
 void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const GainOf& gain,
-                                  const Progress& progress) {
+                                  const WorkProgress& progress) {
   place_weights(graph);
   std::map<std::string, OutputFile> outputs;
   std::uint64_t total = 0;
@@ -149,7 +149,7 @@ void PackageWriter::write_text(const std::string& name, const std::string& role,
   files_.push_back({.path = name, .role = role, .bytes = text.size(), .sha256 = sha256_hex(text), .how = "stream", .links = 1});
 }
 
-std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts, const Progress& progress) {
+std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts, const WorkProgress& progress) {
   std::uint64_t total = 0;
   for (const PackageFile& file : files_) total += file.sha256.empty() ? file.bytes : 0;
   Meter meter(progress, "hashing", total);
@@ -168,7 +168,7 @@ std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts, const 
   out.append(text);
   out.close();
   folder_.commit();
-  std::vector<PackageFile> all{{.path = "package.json", .role = "package", .bytes = text.size(), .sha256 = sha256_hex(text), .how = "stream", .links = 1}};
+  std::vector<PackageFile> all{{.path = "package.json", .role = "manifest", .bytes = text.size(), .sha256 = sha256_hex(text), .how = "stream", .links = 1}};
   all.insert(all.end(), files_.begin(), files_.end());
   return all;
 }

@@ -46,12 +46,12 @@ class PackageWriter {
   ThreadPool& pool() { return pool_; }
 
   // Gives every weight of `graph` (formats set) its file and offset, and writes all of them.
-  void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain, const Progress& progress);
+  void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain, const WorkProgress& progress);
   void write_text(const std::string& name, const std::string& role, const std::string& text);
 
   // Hashes the payload, writes package.json and renames the folder. Answers the files, as
   // Package::files() would.
-  std::vector<PackageFile> finish(const PackageFacts& facts, const Progress& progress);
+  std::vector<PackageFile> finish(const PackageFacts& facts, const WorkProgress& progress);
 
  private:
   void place_weights(Graph& graph);

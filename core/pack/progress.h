@@ -9,12 +9,12 @@
 namespace bolt {
 
 // Bytes done of bytes to do; from any thread, at most ten times a second and once at the end.
-using Progress = std::function<void(const char* phase, std::uint64_t done, std::uint64_t total)>;
+using WorkProgress = std::function<void(const char* phase, std::uint64_t done, std::uint64_t total)>;
 
 // Counts bytes from several threads and calls the report when it is due.
 class Meter {
  public:
-  Meter(const Progress& report, const char* phase, std::uint64_t total)
+  Meter(const WorkProgress& report, const char* phase, std::uint64_t total)
       : report_(report), phase_(phase), total_(total) {}
 
   void add(std::uint64_t bytes) {
@@ -28,7 +28,7 @@ class Meter {
   }
 
  private:
-  const Progress& report_;
+  const WorkProgress& report_;
   const char* phase_;
   const std::uint64_t total_;
   std::atomic<std::uint64_t> done_{0};

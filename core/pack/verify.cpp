@@ -116,7 +116,7 @@ class RunCheck {
 }  // namespace
 
 Verified verify_payload(const std::string& folder, const Graph& graph, const SourceRows& source,
-                        ThreadPool& pool, const Progress& progress) {
+                        ThreadPool& pool, const WorkProgress& progress) {
   std::map<std::string, FileDescriptor> files;
   std::uint64_t total = 0;
   each_weight(graph, [&](const std::string&, const Weight& w) {

@@ -17,6 +17,6 @@ struct Verified {
 // Compares the payload files in `folder` with the checkpoint. Throws Error(fault) naming weight,
 // matrix, row and column of the first value that differs.
 Verified verify_payload(const std::string& folder, const Graph& graph, const SourceRows& source,
-                        ThreadPool& pool, const Progress& progress);
+                        ThreadPool& pool, const WorkProgress& progress);
 
 }  // namespace bolt

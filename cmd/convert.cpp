@@ -1,0 +1,188 @@
+// `bolt convert`: options, help, the progress line, the summary and the receipt. The work itself is
+// core/pack/convert.h's.
+#include "core/pack/convert.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+
+#include "cmd/action.h"
+#include "cmd/build_info.h"
+#include "cmd/options.h"
+#include "cmd/status_line.h"
+#include "cmd/streams.h"
+#include "cmd/values.h"
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/base/output.h"
+#include "core/pack/tile_codec.h"
+#include "core/text/tokenizer.h"
+#include "receipts/build_facts.h"
+#include "receipts/digest.h"
+#include "receipts/write.h"
+
+namespace bolt {
+namespace {
+
+struct ConvertCommand {
+  ConvertOptions work;
+  SayOptions say;
+  ReceiptOptions receipt;
+};
+
+receipts::ConversionFacts receipt_facts(const ConvertCommand& command, const ConvertFacts& done,
+                                        std::int64_t total_ns) {
+  receipts::ConversionFacts facts;
+  facts.common.challenge = command.receipt.challenge;
+  facts.common.build = receipts::build_facts(compiled_build());
+  facts.common.env = receipts::environment_facts();
+  facts.common.time.total_ns = total_ns;
+  for (const PackageFile& file : done.package_files) {
+    facts.package.files.push_back(
+        {file.path, file.role, file.bytes, file.sha256, file.how, file.links});
+  }
+  const std::string tokenizer_path = done.target + "/tokenizer.json";
+  const auto tokenizer = Tokenizer::from_json(read_file(tokenizer_path), tokenizer_path);
+  facts.package.vocab = receipts::vocab_digest(tokenizer->n_tokens(), [&](int id) {
+    return receipts::VocabEntry{tokenizer->bytes_of(id), tokenizer->is_special(id)};
+  });
+  facts.package.source = done.source_name;
+  facts.arith.id = done.arith_id;
+  facts.arith.sha256 = done.arith_sha256;
+  facts.source_name = done.source_name;
+  for (const PackageFile& file : done.source_files) {
+    facts.source_files.push_back({file.path, file.bytes, file.sha256});
+  }
+  facts.quant = command.work.quant ? format_name(*command.work.quant) : "none";
+  facts.keep = command.work.keep;
+  facts.without_mtp = command.work.without_mtp;
+  facts.verified = done.verified;
+  facts.tensors = static_cast<std::int64_t>(done.n_tensors);
+  facts.values_compared = static_cast<std::int64_t>(done.n_verified_values);
+  facts.values_requantised = static_cast<std::int64_t>(done.n_verified_quantised);
+  return facts;
+}
+
+// The receipt in its folder, and its bytes beside the package as NAME.bolt.jsonl.
+std::string write_receipts(const ConvertCommand& command, const ConvertFacts& done,
+                           const receipts::Where& where, std::int64_t total_ns) {
+  receipts::ConversionFacts facts = receipt_facts(command, done, total_ns);
+  const receipts::Written written = receipts::write_conversion(facts, where);
+  if (is_regular_file(written.path)) {
+    write_file_atomically(done.target + ".jsonl", read_file(written.path), /*replace=*/true, 0600);
+  }
+  return written.path;
+}
+
+std::string megabytes(std::uint64_t bytes) {
+  return bytes >= 10'000'000'000 ? fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9)
+                                 : fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+std::string summary(const ConvertFacts& done, const std::string& receipt, double seconds) {
+  std::string text = fmt::format("{} -> {}\n", done.source, done.target);
+  text += fmt::format("tensors   {} of {} read, {} parameters{}\n", done.n_tensors,
+                      done.n_tensors + done.skipped.size(), done.n_parameters,
+                      done.has_draft_head ? ", with an MTP head" : "");
+  if (!done.skipped.empty()) {
+    text += fmt::format("left out  {} tensors, the first {}\n", done.skipped.size(),
+                        done.skipped.front());
+  }
+  if (!done.quantised.empty()) {
+    text += fmt::format("quantised {} weights\n", done.quantised.size());
+  }
+  text += done.verified ? fmt::format("verified  {} values bit for bit, {} of them requantised\n",
+                                      done.n_verified_values, done.n_verified_quantised)
+                        : "verified  no (--no-verify)\n";
+  text += fmt::format("size      {} from {}, in {:.1f} s\n", megabytes(done.package_bytes),
+                      megabytes(done.source_bytes), seconds);
+  return text + fmt::format("receipt   {}\n", receipt);
+}
+
+std::string as_json(const ConvertFacts& done, const std::string& receipt, double seconds) {
+  JsonWriter json;
+  json.begin_object()
+      .member("source", done.source)
+      .member("package", done.target)
+      .member("tensors", done.n_tensors)
+      .member("skipped", done.skipped)
+      .member("parameters", done.n_parameters)
+      .member("source_bytes", done.source_bytes)
+      .member("package_bytes", done.package_bytes)
+      .member("package_sha256", done.package_files.front().sha256)
+      .member("mtp", done.has_draft_head)
+      .member("quantised", done.quantised)
+      .member("verified", done.verified)
+      .member("values_compared", done.n_verified_values)
+      .member("values_requantised", done.n_verified_quantised)
+      .member("seconds", seconds)
+      .member("receipt", receipt);
+  return json.end_object().take() + "\n";
+}
+
+Exit run_convert(ConvertCommand& command) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const receipts::Where where = prepare_receipts(command.receipt);
+  if (command.say.json) require_stdout();
+  StatusLine status(!command.say.quiet && stderr_is_terminal());
+  std::mutex lock;
+  command.work.bolt_version = build_info().version;
+  command.work.progress = [&](const char* phase, std::uint64_t done, std::uint64_t total) {
+    const std::lock_guard<std::mutex> hold(lock);
+    if (!status.due() || total == 0) return;
+    const double share = static_cast<double>(done) / static_cast<double>(total);
+    constexpr int kCells = 24;
+    const int full = static_cast<int>(share * kCells);
+    status.show(fmt::format("{:<18} [{:=<{}}{:<{}}] {:3.0f}%  {} of {}", phase, "", full, "",
+                            kCells - full, 100.0 * share, megabytes(done), megabytes(total)));
+  };
+  const ConvertFacts done = convert(command.work);
+  const auto total = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+  status.clear();
+  const std::string receipt = write_receipts(command, done, where, total.count());
+  const double seconds = static_cast<double>(total.count()) / 1e9;
+  if (command.say.json) write_out(as_json(done, receipt, seconds));
+  else if (!command.say.quiet) write_err(summary(done, receipt, seconds));
+  return Exit::ok;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Action& action) {
+  auto command = std::make_shared<ConvertCommand>();
+  CLI::App* sub = app.add_subcommand("convert", "Make a package of a checkpoint");
+  sub->add_option("SRC", command->work.source,
+                  "Hugging Face checkpoint: a folder, or one .safetensors file beside config.json")
+      ->required();
+  sub->add_option("DST", command->work.target, "Package to make, NAME.bolt by custom")->required();
+  add_parsed(*sub, "--quant", "none|q8", "Quantise the linear weights; none keeps every format",
+             [command](const std::string& option, const std::string& text) {
+               const Names<int> names = {{"none", 0}, {"q8", 1}};
+               if (parse_name(option, text, names) == 1) command->work.quant = Format::q8;
+               else command->work.quant.reset();
+             });
+  sub->add_option("--keep", command->work.keep,
+                  "Do not quantise weights or tensors of this name; * and ? match, repeatable")
+      ->type_name("PATTERN")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_flag("--without-mtp", command->work.without_mtp, "Leave the MTP draft head out");
+  sub->add_flag("--verify,!--no-verify", command->work.verify,
+                "Decode source and package and compare every value (default)");
+  sub->add_flag("--force", command->work.force, "Replace a package that is there already");
+  add_integer(*sub, "-t,--threads", command->work.n_threads, 0, 4096, "Threads; 0: every core");
+  add_say_options(*sub, command->say);
+  add_receipt_options(*sub, command->receipt);
+  sub->footer(
+      "The package appears under its name only once it is whole, verified and on the disk.\n"
+      "Its receipt lies in the receipts folder and beside the package as NAME.bolt.jsonl.\n"
+      "Exit status: 0 converted, 2 usage, 3 not a whole Nemotron-H checkpoint, 6 disk or "
+      "verification,\n130 interrupted; nothing is left at DST then.");
+  sub->callback([command, &action] { action = [command] { return run_convert(*command); }; });
+}
+
+}  // namespace bolt
