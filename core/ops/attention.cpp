@@ -300,9 +300,12 @@ void Pass::run(ThreadPool& pool, std::vector<float>& parts) {
 const AttentionKernels& attention_kernels_for(KvKind kind, Isa isa) {
   const bool f32 = kind == KvKind::f32;
   switch (isa) {
-    case Isa::avx2: return f32 ? kAttentionF32Avx2 : kAttentionAvx2;
-    case Isa::avx512: return f32 ? kAttentionF32Avx512 : kAttentionAvx512;
-    default: break;
+    case Isa::avx2:
+      return f32 ? kAttentionF32Avx2 : kAttentionAvx2;
+    case Isa::avx512:
+      return f32 ? kAttentionF32Avx512 : kAttentionAvx512;
+    default:
+      break;
   }
   if (cpu_has_fma()) return f32 ? kAttentionF32Fma : kAttentionFma;
   return f32 ? kAttentionF32Portable : kAttentionPortable;

@@ -36,9 +36,12 @@ struct Piece {
 
 const MambaKernels& mamba_kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::avx2: return kMambaAvx2;
-    case Isa::avx512: return kMambaAvx512;
-    default: return cpu_has_fma() ? kMambaFma : kMambaPortable;
+    case Isa::avx2:
+      return kMambaAvx2;
+    case Isa::avx512:
+      return kMambaAvx512;
+    default:
+      return cpu_has_fma() ? kMambaFma : kMambaPortable;
   }
 }
 

@@ -9,9 +9,12 @@ namespace bolt {
 
 NormGroup norm_group_for(Isa isa) {
   switch (isa) {
-    case Isa::avx2: return norm_group_avx2;
-    case Isa::avx512: return norm_group_avx512;
-    default: return cpu_has_fma() ? norm_group_fma : norm_group_portable;
+    case Isa::avx2:
+      return norm_group_avx2;
+    case Isa::avx512:
+      return norm_group_avx512;
+    default:
+      return cpu_has_fma() ? norm_group_fma : norm_group_portable;
   }
 }
 

@@ -43,8 +43,10 @@ TEST_CASE("rms_norm: the definition computes the formula") {
     for (int i = 0; i < 4 * 96; ++i) {
       const int first = i / group * group;
       double sum = 0;
-      for (int k = first; k < first + group; ++k) sum += static_cast<double>(x[k]) * static_cast<double>(x[k]);
-      const double expected = static_cast<double>(x[i]) / std::sqrt(sum / group + static_cast<double>(kEps)) *
+      for (int k = first; k < first + group; ++k)
+        sum += static_cast<double>(x[k]) * static_cast<double>(x[k]);
+      const double expected = static_cast<double>(x[i]) /
+                              std::sqrt(sum / group + static_cast<double>(kEps)) *
                               static_cast<double>(w[i % 96]);
       CHECK(std::fabs(static_cast<double>(y[i]) - expected) <= 1e-6 * std::fabs(expected));
     }

@@ -164,9 +164,12 @@ Sampled choose(const SampleKernels& kernels, const float* logits, int n_cols, co
 
 const SampleKernels& sample_kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::avx2: return kSampleAvx2;
-    case Isa::avx512: return kSampleAvx512;
-    default: return cpu_has_fma() ? kSampleFma : kSamplePortable;
+    case Isa::avx2:
+      return kSampleAvx2;
+    case Isa::avx512:
+      return kSampleAvx512;
+    default:
+      return cpu_has_fma() ? kSampleFma : kSamplePortable;
   }
 }
 
