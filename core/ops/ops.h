@@ -80,7 +80,9 @@ class Operand {
 
 // One row's choice of a token (§9).
 struct SampleSpec {
-  float temperature = 0.0f;  // 0: greedy
+  // 0: greedy. So is a temperature at which the best logit's quotient is no longer finite: the noise
+  // could not matter there, and every row with a finite logit has an answer.
+  float temperature = 0.0f;
   int top_k = 0;             // <= 0: off
   float top_p = 1.0f;        // >= 1: off
   float min_p = 0.0f;        // 0: off
@@ -158,7 +160,8 @@ class Ops {
   virtual void add(Rows<const float> x, Rows<float> y) = 0;
 
   // Chooses a token for each row of logits, §9. marked[r] makes the row's id -1.
-  // ids_of: null, or the vocabulary id of each column (a draft vocabulary); noise is keyed by id.
+  // ids_of: null, or the vocabulary id of each column (a draft vocabulary), in any order; noise and
+  // ties go by id. A NaN or +Inf in any column counts, also past n_vocab.
   virtual void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
                       std::span<const std::uint8_t> marked, const int* ids_of,
                       std::span<Sampled> out) = 0;
