@@ -1,0 +1,64 @@
+// The man pages and --help name the same options.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+
+#include "cmd/testing/child.h"
+
+namespace bolt::testing {
+namespace {
+
+using Names = std::set<std::string>;
+
+Names options_of_help(const ScratchFolder& home, const std::vector<std::string>& args) {
+  const Ended ended = run_bolt(home, args);
+  REQUIRE(ended.status == 0);
+  Names names;
+  // Options stand at the beginning of a line, after at most a short name; examples do not.
+  const std::regex line("(^|\n)  (-[a-z],)?(--[a-z-]+)");
+  for (std::sregex_iterator it(ended.out.begin(), ended.out.end(), line), end; it != end; ++it) {
+    names.insert((*it)[3]);
+  }
+  return names;
+}
+
+Names options_of_page(const std::string& page) {
+  std::ifstream file(BOLT_SOURCE_DIR "/man/" + page);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  REQUIRE_FALSE(text.empty());
+  Names names;
+  const std::regex flag("Fl Fl ([a-z-]+)");
+  for (std::sregex_iterator it(text.begin(), text.end(), flag), end; it != end; ++it) {
+    names.insert("--" + (*it)[1].str());
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("binary");
+
+TEST_CASE("bolt-run(1) names the options that `bolt run --help` names, and no other") {
+  const ScratchFolder home;
+  Names help = options_of_help(home, {"run", "--help"});
+  CHECK(help.size() > 30);
+  help.insert("--no-graphs");  // listed in builds with CUDA alone; the page says so
+  CHECK(help == options_of_page("bolt-run.1"));
+}
+
+TEST_CASE("bolt(1) names the common options and bolt's own") {
+  const ScratchFolder home;
+  const Names page = options_of_page("bolt.1");
+  for (const std::string& name : options_of_help(home, {"--help"})) CHECK(page.contains(name));
+  Names known = options_of_help(home, {"run", "--help"});
+  known.merge(options_of_help(home, {"--help"}));
+  known.insert("--no-graphs");
+  for (const std::string& name : page) CHECK_MESSAGE(known.contains(name), name);
+}
+
+TEST_SUITE_END();
+
+}  // namespace bolt::testing

@@ -1,0 +1,480 @@
+// `bolt run` as its users meet it: the real binary, its streams, exit statuses and receipts.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include "cmd/testing/child.h"
+#include "core/base/json.h"
+
+namespace bolt::testing {
+namespace {
+
+const std::string kCount = "Count from 1 to 20.";
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+int mode_of(const std::string& path) {
+  struct stat st = {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  return static_cast<int>(st.st_mode & 0777);
+}
+
+// What `--json` answers to these arguments.
+struct Answer {
+  std::string text, finish_reason, stop, receipt;
+  std::vector<int> ids;
+};
+
+Answer answer(const ScratchFolder& home, std::vector<std::string> args) {
+  args.insert(args.begin(), {"run", "--json", "-q"});
+  const Ended ended = run_bolt(home, args);
+  INFO(ended.err);
+  REQUIRE(ended.status == 0);
+  const JsonDocument document = JsonDocument::parse("answer", ended.out);
+  const JsonValue root = document.root();
+  Answer a{.text = std::string(root.at("text").string()),
+           .finish_reason = std::string(root.at("finish_reason").string()),
+           .stop = std::string(root.at("stop").string()),
+           .receipt = std::string(root.at("receipt").string()),
+           .ids = {}};
+  for (const JsonValue& id : root.at("ids").items())
+    a.ids.push_back(static_cast<int>(id.integer()));
+  return a;
+}
+
+// The first receipt's text; there must be one.
+std::string only_receipt(const ScratchFolder& home) {
+  const std::vector<std::string> receipts = receipts_in(home);
+  REQUIRE(receipts.size() == 1);
+  return receipts.front();
+}
+
+bool says_stop(const std::string& receipt, const std::string& kind) {
+  return receipt.find("\"stop\":{\"kind\":\"" + kind + "\"") != std::string::npos ||
+         receipt.find("\"kind\":\"" + kind + "\"}") != std::string::npos;
+}
+
+// The last attachment line of this kind, its "data" as JSON text.
+std::string attachment(const std::string& receipt, const std::string& kind) {
+  const std::size_t at = receipt.find("\"kind\":\"" + kind + "\",\"of\"");
+  if (at == std::string::npos) return {};
+  const std::size_t begin = receipt.rfind('\n', at) + 1;
+  const JsonDocument line =
+      JsonDocument::parse(kind, receipt.substr(begin, receipt.find('\n', at) - begin));
+  const JsonValue data = line.root().at("data");
+  if (data.is_string()) return std::string(data.string());
+  std::string ids;
+  for (const JsonValue& id : data.items())
+    ids += (ids.empty() ? "" : ",") + std::to_string(id.integer());
+  return "[" + ids + "]";
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("binary");
+
+TEST_CASE("redirected output holds the reply's bytes and nothing else (case 82)") {
+  const ScratchFolder home;
+  const Ended ended = run_bolt(home, {"run", "--no-think", kCount});
+  INFO(ended.err);
+  REQUIRE(ended.status == 0);
+  CHECK(ended.out == answer(home, {"--no-think", kCount}).text);
+  CHECK(ended.out.size() > 20);
+  CHECK(ended.err.find("receipt ") != std::string::npos);
+  CHECK(ended.err.find('\r') == std::string::npos);
+  CHECK(ended.err.find('\033') == std::string::npos);
+  const Ended quiet = run_bolt(home, {"run", "-q", "--no-think", kCount});
+  CHECK(quiet.err.empty());
+  CHECK(quiet.out == ended.out);
+}
+
+TEST_CASE("the prompt is the same from argument, option, file and stdin") {
+  const ScratchFolder home;
+  write_bytes(home.file("prompt"), kCount);
+  const Answer by_argument = answer(home, {"-n", "12", kCount});
+  CHECK(by_argument.ids.size() == 12);
+  CHECK(answer(home, {"-n", "12", "-p", kCount}).ids == by_argument.ids);
+  CHECK(answer(home, {"-n", "12", "-f", home.file("prompt")}).ids == by_argument.ids);
+  Start piped{.args = {"run", "-q", "-n", "12"}, .input = kCount};
+  CHECK(run_bolt(home, piped).out == by_argument.text);
+  piped.args = {"run", "-q", "-n", "12", "-f", "-"};
+  CHECK(run_bolt(home, piped).out == by_argument.text);
+}
+
+TEST_CASE("an empty prompt is a usage error (case 38)") {
+  const ScratchFolder home;
+  write_bytes(home.file("empty"), "");
+  write_bytes(home.file("ids"), "[]");
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"run", "-p", ""},
+                                             {"run", ""},
+                                             {"run", "-f", home.file("empty")},
+                                             {"run"},
+                                             {"run", "--prompt-ids", home.file("ids")}}) {
+    const Ended ended = run_bolt(home, args);
+    CHECK(ended.status == 2);
+    CHECK(ended.err.find("empty") != std::string::npos);
+    CHECK(ended.out.empty());
+  }
+  CHECK(receipts_in(home).empty());
+}
+
+TEST_CASE("a prompt file's bytes are kept, byte order mark and line ends too (case 39)") {
+  const ScratchFolder home;
+  const std::string bytes =
+      "\xEF\xBB\xBF"
+      "one\r\ntwo\r\n";
+  write_bytes(home.file("prompt"), bytes);
+  run_bolt(home, {"run", "-q", "--raw", "-n", "1", "--attach", "ids,text", "-f",
+                  home.file("prompt"), "--receipt", home.file("kept.bolt.jsonl")});
+  CHECK(attachment(file_bytes(home.file("kept.bolt.jsonl")), "prompt_text") == bytes);
+  write_bytes(home.file("bad"), "fine \xC4\xE3");
+  const Ended ended = run_bolt(home, {"run", "-f", home.file("bad")});
+  CHECK(ended.status == 3);
+  CHECK(ended.err.find("UTF-8") != std::string::npos);
+}
+
+TEST_CASE("values out of range are usage errors that name the option (case 46)") {
+  const ScratchFolder home;
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"--temp", "nan"},
+      {"--temp", "inf"},
+      {"--temp", "-1"},
+      {"--temp", "1e999"},
+      {"--temp", "1e-30"},
+      {"--temp", "0x1p3"},
+      {"--temp", "1,5"},
+      {"--temp", ""},
+      {"--top-p", "1.5"},
+      {"--top-p", "nan"},
+      {"--min-p", "-0.1"},
+      {"--top-k", "-2"},
+      {"--top-k", "4.5"},
+      {"--max-tokens", "-2"},
+      {"--max-tokens", "ten"},
+      {"--seed", "-1"},
+      {"--seed", "1e3"},
+      {"--seed", "18446744073709551616"},
+      {"--context", "0"},
+      {"--threads", "0"},
+      {"--threads", "100000"},
+      {"--chunk", "0"},
+      {"--window", "0"},
+      {"--window", "33"},
+      {"--drafts", "32"},
+      {"--drafts", "-1"},
+      {"--draft", "fast"},
+      {"--kv", "bf16"},
+      {"--isa", "neon"},
+      {"--device", "tpu"},
+      {"--device", "cuda:"},
+      {"--attach", "ids,colour"},
+      {"--attach", "none,ids"},
+      {"--attach", ""},
+      {"--challenge", "abc"},
+      {"--color", "maybe"},
+      {"--stop", ""}};
+  for (const auto& [option, value] : wrong) {
+    const Ended ended = run_bolt(home, {"run", option, value, "-n", "1", "x"});
+    INFO(option, " ", value, ": ", ended.err);
+    CHECK(ended.status == 2);
+    CHECK(ended.err.starts_with("bolt: " + option));
+    CHECK(std::count(ended.err.begin(), ended.err.end(), '\n') == 1);
+    CHECK(ended.out.empty());
+  }
+  CHECK(receipts_in(home).empty());
+  // The control: the same options with values at their ends are taken.
+  const Ended fine = run_bolt(
+      home, {"run", "--temp", "0", "--top-p", "1", "--min-p", "0", "--top-k", "-1", "--seed",
+             "18446744073709551615", "--window", "32", "--drafts", "31", "-n", "1", "x"});
+  CHECK(fine.status == 0);
+}
+
+TEST_CASE("odd command lines are usage errors") {
+  const ScratchFolder home;
+  write_bytes(home.file("ids"), "[5,6]");
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {},
+           {"walk"},
+           {"run", "--nonsense", "x"},
+           {"run", "-p"},
+           {"run", "a", "b"},
+           {"run", "a", "-p", "b"},
+           {"run", "-f", home.file("ids"), "--prompt-ids", home.file("ids")},
+           {"run", "--prompt-ids", home.file("ids"), "--system", "s"},
+           {"run", "--prompt-ids", home.file("ids"), "--raw"},
+           {"run", "--prompt-ids", home.file("ids"), "--no-think"},
+           {"run", "--raw", "--system", "s", "x"},
+           {"run", "--think", "--no-think", "x"},
+           {"run", "-q", "-v", "x"},
+           {"run", "--device", "cuda", "x"},
+           {"--json", "run", "x"}}) {
+    const Ended ended = run_bolt(home, args);
+    const std::string last = args.empty() ? "" : args.back();
+    INFO(last, ": ", ended.err);
+    CHECK(ended.status == 2);
+    CHECK(ended.out.empty());
+    CHECK_FALSE(ended.err.empty());
+  }
+}
+
+TEST_CASE("files that are not there or not what they should be are named") {
+  const ScratchFolder home;
+  const auto refused = [&home](const std::vector<std::string>& args, const std::string& named) {
+    const Ended ended = run_bolt(home, args);
+    INFO(ended.err);
+    CHECK(ended.status == 3);
+    CHECK(ended.err.find(named) != std::string::npos);
+  };
+  refused({"run", "-m", home.file("nano.bolt"), "x"}, "bolt convert");
+  refused({"run", "-f", home.file("nothing")}, "nothing");
+  write_bytes(home.file("ids"), "[1, 99999999]");
+  refused({"run", "--prompt-ids", home.file("ids")}, "ids");
+  write_bytes(home.file("ids"), "[1, \"two\"]");
+  refused({"run", "--prompt-ids", home.file("ids")}, "ids");
+}
+
+TEST_CASE("the limit and the context's end are told apart (case 44)") {
+  const ScratchFolder home;
+  const Answer limit = answer(home, {"-n", "3", "--ignore-eos", kCount});
+  CHECK(limit.finish_reason == "length");
+  CHECK(limit.stop == "limit");
+  CHECK(limit.ids.size() == 3);
+  const Answer context = answer(home, {"-c", "48", "--ignore-eos", kCount});
+  CHECK(context.finish_reason == "context");
+  CHECK(context.ids.size() > 3);
+  const Answer longer = answer(home, {"-c", "49", "--ignore-eos", kCount});
+  CHECK(longer.ids.size() == context.ids.size() + 1);
+  const Ended full = run_bolt(home, {"run", "-c", "8", kCount});
+  CHECK(full.status == 2);
+  CHECK(full.err.find("--context") != std::string::npos);
+}
+
+TEST_CASE("a huge temperature is legal, and the chain it leaves is said and sealed (case 48)") {
+  const ScratchFolder home;
+  const Ended ended = run_bolt(home, {"run", "-v", "--temp", "1e6", "--top-k", "0", "-s", "7", "-n",
+                                      "4", "--ignore-eos", kCount});
+  INFO(ended.err);
+  CHECK(ended.status == 0);
+  CHECK(ended.err.find("temperature 1e+06, draw philox4x32-10 seed 7") != std::string::npos);
+  CHECK(only_receipt(home).find("49742400") != std::string::npos);  // 1e6 as IEEE bits
+}
+
+TEST_CASE("sampling without a seed draws one, prints it, and it repeats the reply") {
+  const ScratchFolder home;
+  const std::vector<std::string> args = {"run", "--temp",       "1.5", "-n",
+                                         "24",  "--ignore-eos", kCount};
+  const Ended first = run_bolt(home, args), second = run_bolt(home, args);
+  CHECK(first.out != second.out);  // 24 tokens at 1.5: equal ones would be a fixed seed
+  const std::size_t at = first.err.find("seed ");
+  REQUIRE(at != std::string::npos);
+  const std::string seed = first.err.substr(at + 5, first.err.find('\n', at) - at - 5);
+  std::vector<std::string> again = args;
+  again.insert(again.end(), {"-s", seed});
+  CHECK(run_bolt(home, again).out == first.out);
+}
+
+TEST_CASE("a stop text ends the text before it and the ids at the token that completed it") {
+  const ScratchFolder home;
+  const Answer whole = answer(home, {"--no-think", kCount});
+  REQUIRE(whole.text.size() > 24);
+  for (const std::size_t length : {1u, 3u, 9u}) {
+    const std::string stop = whole.text.substr(9, length);
+    const Answer cut = answer(home, {"--no-think", "--stop", stop, "--stop", "never", kCount});
+    CHECK(cut.text == whole.text.substr(0, whole.text.find(stop)));
+    CHECK(cut.stop == "stop_text");
+    CHECK(cut.finish_reason == "stop");
+    REQUIRE(cut.ids.size() < whole.ids.size());
+    CHECK(std::equal(cut.ids.begin(), cut.ids.end(), whole.ids.begin()));
+    const Ended streamed = run_bolt(home, {"run", "-q", "--no-think", "--stop", stop, kCount});
+    CHECK(streamed.out == cut.text);
+  }
+}
+
+TEST_CASE("prompt ids give what their text gave") {
+  const ScratchFolder home;
+  const Answer by_text =
+      answer(home, {"-n", "16", "--receipt", home.file("text.bolt.jsonl"), kCount});
+  write_bytes(home.file("ids"), attachment(file_bytes(home.file("text.bolt.jsonl")), "prompt_ids"));
+  CHECK(answer(home, {"-n", "16", "--prompt-ids", home.file("ids")}).ids == by_text.ids);
+}
+
+TEST_CASE("logit files are equal whatever the way, and only then") {
+  const ScratchFolder home;
+  const auto logits = [&home](std::vector<std::string> args) {
+    args.insert(args.begin(), {"run", "-q", "-n", "24", "--logits", home.file("logits")});
+    REQUIRE(run_bolt(home, args).status == 0);
+    return file_bytes(home.file("logits"));
+  };
+  const std::string plain = logits({"--draft", "off", kCount});
+  CHECK(plain.size() > 24u * 3200u * 4u);
+  CHECK(logits({kCount}) == plain);
+  CHECK(logits({"--draft", "copy", "--drafts", "7", kCount}) == plain);
+  CHECK(logits({"--chunk", "5", "--window", "3", "-t", "1", "--isa", "scalar", kCount}) == plain);
+  // The control: another variant of the contract has other bits.
+  CHECK(logits({"--kv", "f32", kCount}) != plain);
+}
+
+TEST_CASE("a full disk and a closed stdout are faults that name the cause (case 77)") {
+  const ScratchFolder home;
+  const Ended full = run_bolt(home, Start{.args = {"run", kCount}, .stdout_file = "/dev/full"});
+  CHECK(full.status == 6);
+  CHECK(full.err.find("stdout: cannot write: No space left on device") != std::string::npos);
+  CHECK(says_stop(only_receipt(home), "cancelled"));
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"run", "--json", "-n", "2", kCount},
+                                             {"--version"},
+                                             {"--version", "--json"},
+                                             {"--help"}}) {
+    const Ended ended = run_bolt(home, Start{.args = args, .stdout_file = "/dev/full"});
+    INFO(ended.err);
+    CHECK(ended.status == 6);
+    CHECK(ended.err.find("No space left on device") != std::string::npos);
+  }
+  const Ended logits = run_bolt(home, {"run", "-n", "2", "--logits", "/dev/full", kCount});
+  CHECK(logits.status == 6);
+  CHECK(logits.err.find("/dev/full") != std::string::npos);
+  const Ended receipt = run_bolt(home, {"run", "-n", "2", "--receipt", "/dev/full", kCount});
+  CHECK(receipt.status == 6);
+  CHECK(receipt.err.find("No space left on device") != std::string::npos);
+
+  const ScratchFolder fresh;
+  const Ended closed = run_bolt(fresh, Start{.args = {"run", kCount}, .close_stdout = true});
+  CHECK(closed.status == 6);
+  CHECK(closed.err.find("stdout") != std::string::npos);
+  CHECK(receipts_in(fresh).empty());
+  CHECK(run_bolt(fresh, Start{.args = {"run", "-n", "2", kCount}, .close_stdin = true}).status ==
+        0);
+}
+
+TEST_CASE("a reader that goes away ends the run quietly, with its receipt") {
+  const ScratchFolder home;
+  const Ended ended = run_bolt(
+      home, Start{.args = {"run", "--ignore-eos", "-n", "100000", kCount}, .read_at_most = 1});
+  CHECK(ended.signal == SIGPIPE);
+  CHECK(ended.err.find("bolt:") == std::string::npos);
+  CHECK(says_stop(only_receipt(home), "cancelled"));
+}
+
+TEST_CASE("an interrupt in decoding flushes the reply, seals the receipt, exits 130 (case 83)") {
+  const ScratchFolder home;
+  Start start{.args = {"run", "--ignore-eos", "-n", "1000000", kCount}};
+  bool sent = false;
+  start.watch = [&sent](pid_t pid, const std::string& out, const std::string&) {
+    if (!sent && out.size() > 8) sent = ::kill(pid, SIGINT) == 0;
+  };
+  const Ended ended = run_bolt(home, start);
+  CHECK(ended.status == 130);
+  CHECK(ended.out.size() > 8);
+  const std::string receipt = only_receipt(home);
+  CHECK(says_stop(receipt, "interrupted"));
+}
+
+TEST_CASE("an interrupt in prefill seals a receipt without tokens; a second one ends at once") {
+  const ScratchFolder home;
+  std::string long_prompt;
+  for (int i = 0; i < 12000; ++i) long_prompt += std::to_string(i) + " ";
+  Start start{.args = {"run", "-v", "--chunk", "64", "-n", "4", "--raw"}, .input = long_prompt};
+  bool sent = false;
+  start.watch = [&sent](pid_t pid, const std::string&, const std::string& err) {
+    if (!sent && err.find("sampler") != std::string::npos) sent = ::kill(pid, SIGINT) == 0;
+  };
+  const Ended once = run_bolt(home, start);
+  CHECK(once.status == 130);
+  CHECK(once.out.empty());
+  CHECK(says_stop(only_receipt(home), "interrupted"));
+
+  const ScratchFolder fresh;
+  start.args = {"run",   "-v",       "--chunk",           "65536", "-n", "4",
+                "--raw", "--logits", fresh.file("logits")};
+  int n_sent = 0;
+  start.watch = [&n_sent](pid_t pid, const std::string&, const std::string& err) {
+    if (err.find("sampler") == std::string::npos || n_sent >= 2) return;
+    ::usleep(30000);
+    if (::kill(pid, SIGINT) == 0) ++n_sent;
+  };
+  const Ended twice = run_bolt(fresh, start);
+  CHECK((twice.signal == SIGINT || twice.status == 130));
+  CHECK(::access(fresh.file("logits").c_str(), F_OK) != 0);
+  for (const std::string& text : receipts_in(fresh)) CHECK(says_stop(text, "interrupted"));
+}
+
+TEST_CASE("an interrupt at any moment of the start ends with 130, never with a half-written file") {
+  int n_sealed = 0;
+  for (int delay_ms = 0; delay_ms <= 60; delay_ms += 4) {
+    const ScratchFolder home;
+    Start start{.args = {"run", "-q", "--ignore-eos", "-n", "1000000", kCount}};
+    start.watch = [delay_ms](pid_t pid, const std::string&, const std::string&) {
+      static pid_t last = 0;
+      if (last == pid) return;
+      last = pid;
+      ::usleep(static_cast<useconds_t>(delay_ms) * 1000);
+      ::kill(pid, SIGINT);
+    };
+    const Ended ended = run_bolt(home, start);
+    INFO(delay_ms, " ms: ", ended.err);
+    CHECK((ended.status == 130 || ended.signal == SIGINT));
+    for (const std::string& text : receipts_in(home)) {
+      CHECK(says_stop(text, "interrupted"));
+      ++n_sealed;
+    }
+  }
+  CHECK(n_sealed > 0);
+}
+
+TEST_CASE(
+    "receipts: private folder and file, refused before the work where they cannot be written") {
+  const ScratchFolder home;
+  REQUIRE(run_bolt(home, {"run", "-q", "-n", "4", "--challenge", "C0FFEE", kCount}).status == 0);
+  CHECK(mode_of(home.file("receipts")) == 0700);
+  CHECK(only_receipt(home).find("\"challenge\":\"c0ffee\"") != std::string::npos);
+
+  write_bytes(home.file("plain"), "");
+  const Ended blocked =
+      run_bolt(home, {"run", "--receipts", home.file("plain") + "/folder", kCount});
+  CHECK(blocked.status != 0);
+  CHECK(blocked.out.empty());
+  const Ended taken = run_bolt(home, {"run", "--receipt", home.file("plain"), kCount});
+  CHECK(taken.status == 2);
+  CHECK(taken.out.empty());
+  CHECK(file_bytes(home.file("plain")).empty());
+
+  const std::string path = home.file("all.bolt.jsonl");
+  REQUIRE(run_bolt(home, {"run", "-q", "-n", "4", "--attach", "ids,text,logits,state", "--receipt",
+                          path, kCount})
+              .status == 0);
+  CHECK(mode_of(path) == 0600);
+  for (const char* kind : {"prompt_ids", "ids", "prompt_text", "text", "logits", "state"}) {
+    CHECK_FALSE(attachment(file_bytes(path), kind).empty());
+  }
+  CHECK(run_bolt(home, {"receipt", "verify", path}).status == 0);
+}
+
+TEST_CASE("--version says what this executable is") {
+  const ScratchFolder home;
+  const Ended line = run_bolt(home, {"--version"});
+  CHECK(line.status == 0);
+  CHECK(line.out.starts_with("bolt 0."));
+  const Ended json = run_bolt(home, {"--version", "--json"});
+  const JsonDocument document = JsonDocument::parse("--version", json.out);
+  CHECK(document.root().at("name").string() == "bolt");
+  CHECK(document.root().at("contract").at("id").string() == "bolt-exact/1");
+  CHECK(document.root().at("executable_sha256").string().size() == 64);
+  CHECK_FALSE(document.root().at("devices").items().empty());
+}
+
+TEST_SUITE_END();
+
+}  // namespace bolt::testing
