@@ -203,7 +203,6 @@ class Chat {
 
   Outcome answer() {
     set_chat_prompt(task_, session_, turns_, options_.thinking, said_);
-    session_.check_prompt(task_.prompt_ids);
     TerminalText shown(/*terminal=*/true, color_, options_.thinking);
     StatusLine status(!options_.quiet);
     LiveLine live(static_cast<std::int64_t>(task_.prompt_ids.size()));

@@ -98,7 +98,6 @@ Exit run_once(const RunOptions& opts) {
   const std::unique_ptr<Session> session = open_session(opts);
   Task task = session->task(opts.generation);
   set_prompt(task, *session, prompt);
-  session->check_prompt(task.prompt_ids);
   std::unique_ptr<LogitsFile> logits;
   if (!opts.logits_file.empty()) {
     logits = std::make_unique<LogitsFile>(opts.logits_file, session->config().vocab_size);

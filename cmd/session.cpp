@@ -5,12 +5,10 @@
 
 #include <chrono>
 #include <exception>
-#include <fstream>
 
 #include "cmd/build_info.h"
 #include "cmd/generation.h"
 #include "cmd/stop_texts.h"
-#include "core/base/error.h"
 #include "core/base/sha256.h"
 #include "core/text/stream_decoder.h"
 #include "receipts/build_facts.h"
@@ -27,17 +25,6 @@ std::int64_t ns_since(Clock::time_point start) {
 
 double per_second(std::int64_t n, std::int64_t ns) {
   return n > 0 && ns > 0 ? static_cast<double>(n) * 1e9 / static_cast<double>(ns) : 0.0;
-}
-
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) {
-      const std::size_t colon = line.find(": ");
-      return colon == std::string::npos ? "" : line.substr(colon + 2);
-    }
-  }
-  return {};
 }
 
 const char* kv_name(KvKind kv) { return kv == KvKind::i16 ? "i16" : "f32"; }
@@ -59,14 +46,9 @@ receipts::Device device_facts(const Engine& engine) {
   receipts::Device device;
   device.arch = backend.arch;
   device.threads = engine.n_threads();
-  if (backend.n_multiprocessors > 0) {
-    device.kind = "cuda";
-    device.sms = backend.n_multiprocessors;
-    device.name = backend.name;
-  } else {
-    device.kind = "cpu";
-    device.name = processor_name();
-  }
+  device.name = backend.name;
+  device.kind = backend.n_multiprocessors > 0 ? "cuda" : "cpu";
+  if (backend.n_multiprocessors > 0) device.sms = backend.n_multiprocessors;
   return device;
 }
 
@@ -124,7 +106,7 @@ std::string Session::description() const {
   for (const PackageFile& file : package_->files()) bytes += file.bytes;
   return fmt::format(
       "package   {} ({}, {:.1f} MB, loaded in {:.0f} ms)\n"
-      "device    {} {}, {} threads, contract {}, kv {}\ncontext   {}\n",
+      "device    {}, {}, {} threads, contract {}, kv {}\ncontext   {}\n",
       package_->path(), config().name, static_cast<double>(bytes) / 1e6,
       static_cast<double>(load_ns_) / 1e6, engine_->backend().name, engine_->backend().arch,
       engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), engine_->context());
@@ -139,25 +121,6 @@ Task Session::task(const GenerationOptions& options) const {
   task.max_new = options.max_tokens.value_or(-1);
   task.draft = options.draft;
   return task;
-}
-
-void Session::check_prompt(const std::vector<int>& prompt_ids) const {
-  if (prompt_ids.empty()) throw Error(Exit::usage, "the prompt is empty; give it some text");
-  const auto n = static_cast<std::int64_t>(prompt_ids.size());
-  if (n >= engine_->context()) {
-    throw Error(
-        Exit::usage,
-        fmt::format("the prompt has {} tokens, the context holds {} and the reply needs room; "
-                    "shorten the prompt or raise --context (the model's limit is {})",
-                    n, engine_->context(), config().context_limit));
-  }
-  for (std::size_t i = 0; i < prompt_ids.size(); ++i) {
-    if (prompt_ids[i] < 0 || prompt_ids[i] >= config().vocab_size) {
-      throw Error(Exit::input,
-                  fmt::format("prompt id {} at index {} is not in the vocabulary, 0 to {}",
-                              prompt_ids[i], i, config().vocab_size - 1));
-    }
-  }
 }
 
 Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& listener,

@@ -68,18 +68,14 @@ class Session {
   const ModelConfig& config() const { return package_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Engine& engine() { return *engine_; }
-  std::int64_t load_ns() const { return load_ns_; }
   // Package, device, context and load time, a line each, for --verbose.
   std::string description() const;
   // All of a task but its prompt. Error(usage) where the package cannot do what was asked.
   Task task(const GenerationOptions& options) const;
 
-  // Error(usage) for an empty prompt, one that leaves no room in the context, ids the model lacks.
-  void check_prompt(const std::vector<int>& prompt_ids) const;
-
-  // `interrupt` ends the reply; it is set, too, when a listener throws.
-  // Makes the reply and seals its receipt, whatever ends it. A reply that ended in a numeric error
-  // or an interrupt is an Outcome, too.
+  // Makes the reply and seals its receipt, whatever ends it; a numeric error or an interrupt is an
+  // Outcome, too. `interrupt` ends the reply; it is set, too, when a listener throws. Throws what
+  // Engine::generate does for a prompt that does not fit.
   Outcome answer(Sequence& sequence, const Task& task, const Listener& listener,
                  std::atomic<bool>& interrupt);
 
