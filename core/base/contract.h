@@ -7,6 +7,6 @@ namespace bolt {
 inline constexpr const char* kContractId = "bolt-exact/1";
 // SHA-256 (hex) over all ops' test vectors, as `bolt --version --json` computes it.
 inline constexpr const char* kContractSha256 =
-    "695f05d44a5199f03da0036e7dc02bae1a2cb7eb2a27e4663f3bf9fcfc8bc726";
+    "3ca178bc50067e5832ddb50dde65fa9aab7b90b8152d53829b543cf222c9498e";
 
 }  // namespace bolt

@@ -167,7 +167,9 @@ class Vectors {
     moe.n_experts = 12, moe.top_k = 3, moe.d_expert = 72;
     moe.scaling_factor = 2.5f;
     const int width = 90;
-    moe.router_bias = vector(401, 1, moe.n_experts, 0.1f);
+    std::vector<float> bias = even_floats(401, moe.n_experts, 0.1f);
+    for (std::size_t i = 0; i < bias.size(); i += 2) bias[i + 1] = bias[i];  // for ties below
+    moe.router_bias = upload(plain_weight(bias, 1, moe.n_experts));
     moe.experts_up = upload(synthetic_weight(format, 12, moe.d_expert, width, 402, 0.2f));
     moe.experts_down = upload(synthetic_weight(format, 12, width, moe.d_expert, 403, 0.2f));
     const Rows<float> x = rows(extreme_rows(404, width), kRows);
@@ -191,8 +193,9 @@ class Vectors {
   void sums() {
     Call call(kRows);
     begin(call);
-    const Rows<float> x = rows(planted_floats(501, kRows * 77), kRows);
-    const Rows<float> y = rows(planted_floats(502, kRows * 77), kRows);
+    std::vector<float> a = planted_floats(501, kRows * 77), b = planted_floats(502, kRows * 77);
+    a[3] = b[3] = -0.0f;
+    const Rows<float> x = rows(a, kRows), y = rows(b, kRows);
     ops_.add(x, y);
     record("add", call, y);
   }

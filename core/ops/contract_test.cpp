@@ -30,7 +30,7 @@ class WrongOps final : public Ops {
   }
   void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
                Rows<float> y) override {
-    // The last row's logits are all equal: prefer the higher of equal ids.
+    // Prefer the higher of equal ids.
     if (wrong_ == Wrong::routing) logits.data = tie_broken(logits);
     right_.experts(batch, node, logits, x, y);
   }
@@ -88,11 +88,13 @@ class WrongOps final : public Ops {
   }
 
  private:
+  // In the last row, whose logits are all equal, odd ids come out a little ahead.
   const float* tie_broken(Rows<const float> logits) {
     const auto n =
         static_cast<std::size_t>(logits.n_rows) * static_cast<std::size_t>(logits.n_cols);
     logits_.assign(logits.data, logits.data + n);
-    logits_.back() = std::nextafter(logits_.back(), 1.0f);
+    const std::size_t last = n - static_cast<std::size_t>(logits.n_cols);
+    for (std::size_t i = last + 1; i < n; i += 2) logits_[i] += 1e-5f;
     return logits_.data();
   }
 

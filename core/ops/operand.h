@@ -22,9 +22,10 @@ struct OperandRows {
   const float* scales = nullptr;       // [row][group]
   // What kernels that hold codes as unsigned numbers start from: sums of the row's codes, times
   // minus what they add to a weight's.
-  const std::int32_t* q8_bias = nullptr;     // [row][group]: -128 * sum
-  const std::int32_t* nvfp4_bias = nullptr;  // [row][group][half]: -12 * sum of the half
-  const std::uint8_t* nonfinite = nullptr;   // [row]: a group held a NaN or an infinity
+  const std::int32_t* q8_bias = nullptr;       // [row][group]: -128 * sum
+  const std::int32_t* nvfp4_bias = nullptr;    // [row][group][half]: -12 * sum of the half
+  const std::int32_t* nvfp4_bias16 = nullptr;  // the same, as the low one of two 16-bit numbers
+  const std::uint8_t* nonfinite = nullptr;     // [row]: a group held a NaN or an infinity
 
   std::int64_t group_index(int row, int group) const {
     return static_cast<std::int64_t>(row) * n_groups + group;
@@ -37,7 +38,8 @@ struct QuantizedGroup {
   std::int8_t* slots;  // [32]
   float* scale;
   std::int32_t* q8_bias;
-  std::int32_t* nvfp4_bias;  // [2]
+  std::int32_t* nvfp4_bias;    // [2]
+  std::int32_t* nvfp4_bias16;  // [2]
 };
 
 // §3 for one group of `n` elements, 1 to 32. False if one is not finite: then q = 0 and sa = 0.
@@ -67,7 +69,7 @@ class HostOperand final : public Operand {
   OperandRows view_;
   std::vector<std::int8_t> codes_, slots_;
   std::vector<float> scales_, padded_;
-  std::vector<std::int32_t> q8_bias_, nvfp4_bias_;
+  std::vector<std::int32_t> q8_bias_, nvfp4_bias_, nvfp4_bias16_;
   std::vector<std::uint8_t> nonfinite_;
 };
 

@@ -35,7 +35,9 @@ bool quantize_group(const float* x, int n, const QuantizedGroup& out) {
     std::memset(out.codes, 0, kGroupCols);
     std::memset(out.slots, 0, kGroupCols);
     *out.scale = 0.0f;
-    *out.q8_bias = out.nvfp4_bias[0] = out.nvfp4_bias[1] = 0;
+    *out.q8_bias = 0;
+    out.nvfp4_bias[0] = out.nvfp4_bias[1] = 0;
+    out.nvfp4_bias16[0] = out.nvfp4_bias16[1] = 0;
     return finite;
   }
   *out.scale = amax / 127.0f;
@@ -44,8 +46,10 @@ bool quantize_group(const float* x, int n, const QuantizedGroup& out) {
   std::int32_t sums[2] = {};
   for (int k = 0; k < kGroupCols; ++k) sums[k / 16] += out.codes[k];
   *out.q8_bias = -128 * (sums[0] + sums[1]);
-  out.nvfp4_bias[0] = -12 * sums[0];
-  out.nvfp4_bias[1] = -12 * sums[1];
+  for (int half = 0; half < 2; ++half) {
+    out.nvfp4_bias[half] = -12 * sums[half];
+    out.nvfp4_bias16[half] = out.nvfp4_bias[half] & 0xffff;
+  }
   for (int p = 0; p < 8; ++p) {
     for (int t = 0; t < 4; ++t) {
       out.slots[(p / 4) * 16 + t * 4 + p % 4] = out.codes[slot_column(t, p)];
@@ -63,6 +67,7 @@ void HostOperand::reserve(int max_rows, int max_cols, bool codes, bool floats) {
     scales_.resize(groups);
     q8_bias_.resize(groups);
     nvfp4_bias_.resize(2 * groups);
+    nvfp4_bias16_.resize(2 * groups);
   }
   if (floats && padded_.size() < columns) padded_.resize(columns);
   if (nonfinite_.size() < rows) nonfinite_.resize(rows);
@@ -86,6 +91,7 @@ void HostOperand::begin(int n_rows, int n_cols, bool integer) {
   view_.scales = scales_.data();
   view_.q8_bias = q8_bias_.data();
   view_.nvfp4_bias = nvfp4_bias_.data();
+  view_.nvfp4_bias16 = nvfp4_bias16_.data();
   view_.nonfinite = nonfinite_.data();
   std::fill_n(nonfinite_.begin(), n_rows, std::uint8_t{0});
 }
@@ -97,8 +103,9 @@ void HostOperand::borrow(Rows<const float> x) {
 
 QuantizedGroup HostOperand::group(int row, int group) {
   const auto index = static_cast<std::size_t>(view_.group_index(row, group));
-  return {&codes_[index * kGroupCols], &slots_[index * kGroupCols], &scales_[index],
-          &q8_bias_[index], &nvfp4_bias_[2 * index]};
+  return {
+      &codes_[index * kGroupCols], &slots_[index * kGroupCols], &scales_[index], &q8_bias_[index],
+      &nvfp4_bias_[2 * index],     &nvfp4_bias16_[2 * index]};
 }
 
 std::unique_ptr<Operand> HostOps::operand(int max_rows, int max_cols) {

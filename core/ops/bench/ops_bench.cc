@@ -76,6 +76,7 @@ std::uint64_t read_all(ThreadPool& pool, const std::byte* data, std::uint64_t by
     std::uint64_t sum[8] = {};
     for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kPart / 8;
          i < static_cast<std::uint64_t>(end) * kPart / 8; i += 8) {
+      __builtin_prefetch(words + i + 1024);
       for (int k = 0; k < 8; ++k) sum[k] ^= words[i + static_cast<std::uint64_t>(k)];
     }
     for (std::uint64_t one : sum) sums[static_cast<std::size_t>(thread) * 8] ^= one;

@@ -57,14 +57,16 @@ void q8_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, f
       for (int word = 0; word < 8; ++word) {  // word = 4 * (slot / 4) + lane
         const int t = word & 3;
         const std::byte* plane = block + word * 128;
-        __m256i q[kRows];
-        for (int r = 0; r < kRows; ++r) q[r] = broadcast4(rows[r].codes + group * 32 + word * 4);
+        __m256i w[kEightsAtOnce], magnitude[kEightsAtOnce];
         for (int e = 0; e < kEightsAtOnce; ++e) {
-          const __m256i w = load(plane + ((e0 + e) ^ t) * 32);
-          const __m256i magnitude = _mm256_abs_epi8(w);
-          for (int r = 0; r < kRows; ++r) {
+          w[e] = load(plane + ((e0 + e) ^ t) * 32);
+          magnitude[e] = _mm256_abs_epi8(w[e]);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i q = broadcast4(rows[r].codes + group * 32 + word * 4);
+          for (int e = 0; e < kEightsAtOnce; ++e) {
             // |w| * (q with w's sign): two products of at most 128 * 127 fit 16 bits.
-            const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(q[r], w));
+            const __m256i pairs = _mm256_maddubs_epi16(magnitude[e], _mm256_sign_epi8(q, w[e]));
             dot[e][r] = _mm256_add_epi32(dot[e][r], _mm256_madd_epi16(pairs, ones));
           }
         }
@@ -101,9 +103,30 @@ void decode_nvfp4(__m256i w, __m256i& first, __m256i& second) {
   second = _mm256_blendv_epi8(_mm256_srli_epi16(even, 8), odd, odd_bytes);
 }
 
-template <int kRows, int kEightsAtOnce>
+// A segment's codes, decoded once for many rows.
+struct DecodedNvfp4 {
+  alignas(64) std::byte codes[kSegmentGroups][4][kEights][2][32];  // [group][t][eight][half]
+};
+void decode_segment(const std::byte* blocks, int n_groups, DecodedNvfp4& to) {
+  for (int group = 0; group < n_groups; ++group) {
+    const std::byte* block = blocks + group * block_bytes(Format::nvfp4);
+    for (int t = 0; t < 4; ++t) {
+      for (int e = 0; e < kEights; ++e) {
+        __m256i first, second;
+        decode_nvfp4(load(block + t * 128 + (e ^ t) * 32), first, second);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to.codes[group][t][e][0]), first);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to.codes[group][t][e][1]), second);
+      }
+    }
+  }
+}
+
+// One segment; `decoded` is null where few rows pass and the codes are decoded on the way. Codes
+// are taken as unsigned (+12), and a half's 16-bit sums start from -12 times the sum of the row's
+// codes: |start + sums| <= 16 * 12 * 127 at the end, and wrapping on the way does no harm.
+template <int kRows, int kEightsAtOnce, bool kDecoded>
 void nvfp4_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, float** totals,
-                   bool stream) {
+                   bool stream, const DecodedNvfp4* decoded) {
   const __m256i ones = _mm256_set1_epi16(1);
   for (int e0 = 0; e0 < kEights; e0 += kEightsAtOnce) {
     __m256 acc[kEightsAtOnce][kRows];
@@ -113,14 +136,24 @@ void nvfp4_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows
     for (int group = 0; group < n_groups; ++group) {
       const std::byte* block = blocks + group * block_bytes(Format::nvfp4);
       if (stream && e0 == 0) prefetch_block<block_bytes(Format::nvfp4)>(block);
-      for (int e = 0; e < kEightsAtOnce; ++e) {
-        // Sums of at most 8 products of 24 * 127 fit 16 bits.
+#pragma GCC unroll 4
+      for (int i = 0; i < kEightsAtOnce; ++i) {
+        const int e = e0 + i;
         __m256i dot[2][kRows];
-        for (int r = 0; r < kRows; ++r) dot[0][r] = dot[1][r] = _mm256_setzero_si256();
+        for (int r = 0; r < kRows; ++r) {
+          for (int half = 0; half < 2; ++half) {
+            dot[half][r] = _mm256_set1_epi32(rows[r].bias[group * 2 + half]);
+          }
+        }
 #pragma GCC unroll 4
         for (int t = 0; t < 4; ++t) {
           __m256i w[2];
-          decode_nvfp4(load(block + t * 128 + ((e0 + e) ^ t) * 32), w[0], w[1]);
+          if constexpr (kDecoded) {
+            w[0] = load(decoded->codes[group][t][e][0]);
+            w[1] = load(decoded->codes[group][t][e][1]);
+          } else {
+            decode_nvfp4(load(block + t * 128 + (e ^ t) * 32), w[0], w[1]);
+          }
           for (int r = 0; r < kRows; ++r) {
             const std::int8_t* q = rows[r].codes + group * 32 + t * 4;
             for (int half = 0; half < 2; ++half) {
@@ -131,25 +164,22 @@ void nvfp4_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows
         }
         // Scales lie as [row/4][half][row%4]: bring the first half's eight in front.
         const __m128i bytes = _mm_shuffle_epi32(
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 512 + (e0 + e) * 16)), 0xd8);
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 512 + e * 16)), 0xd8);
         const __m256 scale0 = _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
         const __m256 scale1 =
             _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_srli_si128(bytes, 8)), 7));
         for (int r = 0; r < kRows; ++r) {
-          const std::int32_t* bias = rows[r].bias + group * 2;
-          const auto exact = [&](int half) {
-            return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(dot[half][r], ones),
-                                                       _mm256_set1_epi32(bias[half])));
-          };
-          const __m256 both = _mm256_fmadd_ps(exact(1), scale1, _mm256_mul_ps(exact(0), scale0));
-          acc[e][r] = _mm256_fmadd_ps(both, _mm256_set1_ps(rows[r].scales[group]), acc[e][r]);
+          const __m256 dot0 = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot[0][r], ones));
+          const __m256 dot1 = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot[1][r], ones));
+          const __m256 both = _mm256_fmadd_ps(dot1, scale1, _mm256_mul_ps(dot0, scale0));
+          acc[i][r] = _mm256_fmadd_ps(both, _mm256_set1_ps(rows[r].scales[group]), acc[i][r]);
         }
       }
     }
-    for (int e = 0; e < kEightsAtOnce; ++e) {
+    for (int i = 0; i < kEightsAtOnce; ++i) {
       for (int r = 0; r < kRows; ++r) {
-        float* total = totals[r] + (e0 + e) * 8;
-        _mm256_store_ps(total, _mm256_add_ps(_mm256_load_ps(total), acc[e][r]));
+        float* total = totals[r] + (e0 + i) * 8;
+        _mm256_store_ps(total, _mm256_add_ps(_mm256_load_ps(total), acc[i][r]));
       }
     }
   }
@@ -252,17 +282,18 @@ void walk(const TileWork& work) {
   for (int first = 0; first < n_groups_of_row; first += kSegmentGroups) {
     const int left = n_groups_of_row - first;
     const int n = left < kSegmentGroups ? left : kSegmentGroups;
+    const Kernel kernel(work, first, n);
     int row = 0;
-    for (; row + 4 <= work.n_rows; row += 4) Kernel::template rows<4>(work, row, first, n);
+    for (; row + 4 <= work.n_rows; row += 4) kernel.template rows<4>(row);
     switch (work.n_rows - row) {
       case 3:
-        Kernel::template rows<3>(work, row, first, n);
+        kernel.template rows<3>(row);
         break;
       case 2:
-        Kernel::template rows<2>(work, row, first, n);
+        kernel.template rows<2>(row);
         break;
       case 1:
-        Kernel::template rows<1>(work, row, first, n);
+        kernel.template rows<1>(row);
         break;
       default:
         break;
@@ -270,54 +301,78 @@ void walk(const TileWork& work) {
   }
 }
 
-struct Q8Kernel {
+// A segment of a tile: groups [first, first + n).
+struct TileSegment {
+  const TileWork& work;
+  int first, n;
+
+  TileSegment(const TileWork& w, int first_group, int n_groups)
+      : work(w), first(first_group), n(n_groups) {}
+  const std::byte* blocks(Format format) const {
+    return work.blocks + static_cast<std::ptrdiff_t>(first) * block_bytes(format);
+  }
+  std::int64_t group_index(int row) const { return work.x->group_index(work.rows[row], first); }
+  float* totals(int row) const { return work.totals + row * kTileRows; }
+};
+
+struct Q8Kernel : TileSegment {
+  using TileSegment::TileSegment;
+
   template <int kRows>
-  static void rows(const TileWork& work, int row, int first, int n) {
+  void rows(int row) const {
     IntegerRow of[kRows];
-    float* totals[kRows];
+    float* to[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const std::int64_t at = work.x->group_index(work.rows[row + r], first);
+      const std::int64_t at = group_index(row + r);
       of[r] = {work.x->slots + at * kGroupCols, work.x->scales + at, nullptr};
-      totals[r] = work.totals + (row + r) * kTileRows;
+      to[r] = totals(row + r);
     }
-    q8_segment<kRows, kRows == 1 ? 4 : 1>(
-        work.blocks + static_cast<std::ptrdiff_t>(first) * block_bytes(Format::q8), n, of, totals,
-        row == 0);
+    q8_segment<kRows, kRows == 1 ? 4 : 2>(blocks(Format::q8), n, of, to, row == 0);
   }
 };
 
-struct Nvfp4Kernel {
+struct Nvfp4Kernel : TileSegment {
+  static constexpr int kManyRows = 8;  // from here on decoding once pays
+  DecodedNvfp4 decoded;
+
+  Nvfp4Kernel(const TileWork& w, int first_group, int n_groups)
+      : TileSegment(w, first_group, n_groups) {
+    if (w.n_rows >= kManyRows) decode_segment(blocks(Format::nvfp4), n, decoded);
+  }
   template <int kRows>
-  static void rows(const TileWork& work, int row, int first, int n) {
+  void rows(int row) const {
     IntegerRow of[kRows];
-    float* totals[kRows];
+    float* to[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const std::int64_t at = work.x->group_index(work.rows[row + r], first);
-      of[r] = {work.x->codes + at * kGroupCols, work.x->scales + at, work.x->nvfp4_bias + at * 2};
-      totals[r] = work.totals + (row + r) * kTileRows;
+      const std::int64_t at = group_index(row + r);
+      of[r] = {work.x->codes + at * kGroupCols, work.x->scales + at, work.x->nvfp4_bias16 + at * 2};
+      to[r] = totals(row + r);
     }
-    nvfp4_segment<kRows, kRows == 1 ? 4 : 1>(
-        work.blocks + static_cast<std::ptrdiff_t>(first) * block_bytes(Format::nvfp4), n, of,
-        totals, row == 0);
+    if (work.n_rows >= kManyRows) {
+      nvfp4_segment<kRows, 1, true>(blocks(Format::nvfp4), n, of, to, row == 0, &decoded);
+    } else {
+      nvfp4_segment<kRows, kRows == 1 ? 4 : 1, false>(blocks(Format::nvfp4), n, of, to, row == 0,
+                                                      nullptr);
+    }
   }
 };
 
 template <class Pairs>
-struct FloatKernel {
+struct FloatKernel : TileSegment {
+  using TileSegment::TileSegment;
+
   template <int kRows>
-  static void rows(const TileWork& work, int row, int first, int n) {
+  void rows(int row) const {
     const float* of[kRows];
-    float* totals[kRows];
+    float* to[kRows];
     for (int r = 0; r < kRows; ++r) {
       of[r] = work.x->x + work.rows[row + r] * work.x->x_stride + first * kGroupCols;
-      totals[r] = work.totals + (row + r) * kTileRows;
+      to[r] = totals(row + r);
     }
     float_segment<Pairs, kRows, kRows == 1 ? 2 : 1,
                   kRows == 1   ? 4
                   : kRows == 2 ? 4
-                               : 2>(
-        work.blocks + static_cast<std::ptrdiff_t>(first) * block_bytes(Pairs::kFormat), n, of,
-        totals, row == 0);
+                               : 2>(blocks(Pairs::kFormat), n, of, to, row == 0);
   }
 };
 

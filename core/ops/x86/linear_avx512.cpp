@@ -78,6 +78,11 @@ void q8_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, f
   }
 }
 
+// Scales e4m3 * 2^-8: f16's exponent has 8 more, so the code moves up by 7 bits.
+__m512 widen_e4m3(__m128i codes) {
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7));
+}
+
 // Codes are taken as unsigned (+12); each half of 16 columns has its own sum and scale.
 template <int kRows>
 void nvfp4_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, float** totals,
@@ -95,36 +100,39 @@ void nvfp4_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows
   for (int group = 0; group < n_groups; ++group) {
     const std::byte* block = blocks + group * block_bytes(Format::nvfp4);
     if (stream) prefetch_block<block_bytes(Format::nvfp4)>(block);
-    for (int s = 0; s < 2; ++s) {
-      __m512i dot[2][kRows];
-      for (int r = 0; r < kRows; ++r) {
-        dot[0][r] = _mm512_set1_epi32(rows[r].bias[group * 2]);
-        dot[1][r] = _mm512_set1_epi32(rows[r].bias[group * 2 + 1]);
+    __m512i dot[2][2][kRows];  // [sixteen][half][row]
+    for (int r = 0; r < kRows; ++r) {
+      for (int half = 0; half < 2; ++half) {
+        dot[0][half][r] = dot[1][half][r] = _mm512_set1_epi32(rows[r].bias[group * 2 + half]);
       }
+    }
 #pragma GCC unroll 4
-      for (int t = 0; t < 4; ++t) {
-        const __m512i w = load_words(block + t * 128, s, t);
-        const __m512i w0 =
-            _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(first_half, w), table);
-        const __m512i w1 =
-            _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(second_half, w), table);
-        for (int r = 0; r < kRows; ++r) {
-          const std::int8_t* q = rows[r].codes + group * 32 + t * 4;
-          dot[0][r] = _mm512_dpbusd_epi32(dot[0][r], w0, broadcast4(q));
-          dot[1][r] = _mm512_dpbusd_epi32(dot[1][r], w1, broadcast4(q + 16));
+    for (int t = 0; t < 4; ++t) {
+      __m512i w[2][2];
+      for (int s = 0; s < 2; ++s) {
+        const __m512i words = load_words(block + t * 128, s, t);
+        w[s][0] = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(first_half, words), table);
+        w[s][1] = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(second_half, words), table);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        for (int half = 0; half < 2; ++half) {
+          const __m512i q = broadcast4(rows[r].codes + group * 32 + half * 16 + t * 4);
+          for (int s = 0; s < 2; ++s) {
+            dot[s][half][r] = _mm512_dpbusd_epi32(dot[s][half][r], w[s][half], q);
+          }
         }
       }
+    }
+    for (int s = 0; s < 2; ++s) {
       // Scales lie as [row/4][half][row%4]: bring the first half's sixteen in front.
       const __m256i bytes = _mm256_permutevar8x32_epi32(
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 512 + s * 32)), by_half);
-      const auto widen = [](__m128i e4m3) {
-        return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(e4m3), 7));
-      };
-      const __m512 scale0 = widen(_mm256_castsi256_si128(bytes));
-      const __m512 scale1 = widen(_mm256_extracti128_si256(bytes, 1));
+      const __m512 scale0 = widen_e4m3(_mm256_castsi256_si128(bytes));
+      const __m512 scale1 = widen_e4m3(_mm256_extracti128_si256(bytes, 1));
       for (int r = 0; r < kRows; ++r) {
-        const __m512 both = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[1][r]), scale1,
-                                            _mm512_mul_ps(_mm512_cvtepi32_ps(dot[0][r]), scale0));
+        const __m512 both =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[s][1][r]), scale1,
+                            _mm512_mul_ps(_mm512_cvtepi32_ps(dot[s][0][r]), scale0));
         acc[s][r] = _mm512_fmadd_ps(both, _mm512_set1_ps(rows[r].scales[group]), acc[s][r]);
       }
     }
@@ -227,7 +235,8 @@ void float_segment(const std::byte* blocks, int n_groups, const float* const* ro
   }
 }
 
-// Walks a tile: segments outside, rows by kBlock inside, so that a segment's blocks stay hot.
+// Walks a tile: segments outside, rows by eights or fours inside, so that a segment's blocks stay
+// hot.
 template <class Kernel>
 void walk(const TileWork& work) {
   for (int i = 0; i < work.n_rows * kTileRows; i += 16) {
@@ -238,11 +247,10 @@ void walk(const TileWork& work) {
     const int left = n_groups_of_row - first;
     const int n = left < kSegmentGroups ? left : kSegmentGroups;
     int row = 0;
-    for (; row + 8 <= work.n_rows; row += 8) Kernel::template rows<8>(work, row, first, n);
-    if (work.n_rows - row >= 4) {
-      Kernel::template rows<4>(work, row, first, n);
-      row += 4;
+    if constexpr (Kernel::kMostRows == 8) {
+      for (; row + 8 <= work.n_rows; row += 8) Kernel::template rows<8>(work, row, first, n);
     }
+    for (; row + 4 <= work.n_rows; row += 4) Kernel::template rows<4>(work, row, first, n);
     switch (work.n_rows - row) {
       case 3:
         Kernel::template rows<3>(work, row, first, n);
@@ -260,6 +268,7 @@ void walk(const TileWork& work) {
 }
 
 struct Q8Kernel {
+  static constexpr int kMostRows = 8;
   template <int kRows>
   static void rows(const TileWork& work, int row, int first, int n) {
     IntegerRow of[kRows];
@@ -275,6 +284,7 @@ struct Q8Kernel {
 };
 
 struct Nvfp4Kernel {
+  static constexpr int kMostRows = 4;  // four sums a row fill the registers
   template <int kRows>
   static void rows(const TileWork& work, int row, int first, int n) {
     IntegerRow of[kRows];
@@ -292,6 +302,7 @@ struct Nvfp4Kernel {
 
 template <class Pairs>
 struct FloatKernel {
+  static constexpr int kMostRows = 8;
   template <int kRows>
   static void rows(const TileWork& work, int row, int first, int n) {
     const float* of[kRows];
