@@ -16,8 +16,7 @@ namespace {
 bool is_word_character(std::string_view character) {
   struct Word {
     Word() {
-      constexpr char kPattern[] =
-          "\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
+      constexpr char kPattern[] = "\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
       int error = 0;
       PCRE2_SIZE at = 0;
       code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), sizeof kPattern - 1, PCRE2_UTF,

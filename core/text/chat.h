@@ -15,16 +15,16 @@ struct ToolCall {
 };
 
 struct Message {
-  std::string role;       // system, user, assistant, tool
-  std::string content;    // UTF-8
-  std::string reasoning;  // an assistant's, without its think tags; empty: none
+  std::string role;                  // system, user, assistant, tool
+  std::string content;               // UTF-8
+  std::string reasoning;             // an assistant's, without its think tags; empty: none
   std::vector<ToolCall> tool_calls;  // an assistant's
 };
 
 struct ChatOptions {
-  bool thinking = true;          // open the reply's think block, or close it at once
-  bool generation_prompt = true; // end with the start of the assistant's reply
-  std::string tools;             // JSON array of tools as OpenAI's API takes them; empty: none
+  bool thinking = true;           // open the reply's think block, or close it at once
+  bool generation_prompt = true;  // end with the start of the assistant's reply
+  std::string tools = {};         // JSON array of tools as OpenAI's API takes them; empty: none
 };
 
 // A template that recognise_template (template_facts.h) knew. Immutable; safe to share by threads.
@@ -41,8 +41,8 @@ class ChatTemplate {
   bool takes_tools() const;
 
   // The whole conversation, every turn anew: past turns may lose their reasoning, as the template
-  // says. Throws Error(usage) for what the template has no place for (tools, a role), with its name,
-  // and for tool arguments that are not a JSON object.
+  // says. Throws Error(usage) for what the template has no place for (tools, a role), with its
+  // name, and for tool arguments that are not a JSON object.
   std::string render(const std::vector<Message>& messages, const ChatOptions& options) const;
 
  private:

@@ -118,8 +118,8 @@ std::string_view PreTokenizer::Cursor::next() {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
     int n = PCRE2_ERROR_JIT_STACKLIMIT;
     if (compiled.jit) {
-      n = pcre2_jit_match(compiled.code.get(), subject, text_.size(), at_, 0,
-                          buffers_->match.get(), buffers_->context.get());
+      n = pcre2_jit_match(compiled.code.get(), subject, text_.size(), at_, 0, buffers_->match.get(),
+                          buffers_->context.get());
     }
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) {
       n = pcre2_match(compiled.code.get(), subject, text_.size(), at_,

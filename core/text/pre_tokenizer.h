@@ -35,7 +35,7 @@ class PreTokenizer {
     const PreTokenizer* pre_tokenizer_;
     std::unique_ptr<Buffers> buffers_;
     std::string_view text_;
-    std::size_t at_ = 0;                     // where the next piece starts
+    std::size_t at_ = 0;                           // where the next piece starts
     std::size_t match_start_ = 0, match_end_ = 0;  // a match found past a gap
   };
 

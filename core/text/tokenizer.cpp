@@ -121,8 +121,8 @@ class Tokenizer::Encoder {
     const auto consider = [&](int at) {
       const Symbol& symbol = symbols_[static_cast<std::size_t>(at)];
       if (symbol.next < 0) return;
-      const int rank = tokenizer_.merges_.rank(
-          symbol.id, symbols_[static_cast<std::size_t>(symbol.next)].id);
+      const int rank =
+          tokenizer_.merges_.rank(symbol.id, symbols_[static_cast<std::size_t>(symbol.next)].id);
       if (rank >= 0) heap.push({rank, at});
     };
     for (int i = 0; i + 1 < n; ++i) consider(i);
@@ -162,9 +162,10 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool add_special) cons
   }
   const std::size_t bad = invalid_utf8_at(text);
   if (bad != kNoOffset) {
-    throw Error(Exit::input,
-                fmt::format("byte {} of the text, 0x{:02X}, is not UTF-8; convert the text to UTF-8",
-                            bad, static_cast<unsigned char>(text[bad])));
+    throw Error(
+        Exit::input,
+        fmt::format("byte {} of the text, 0x{:02X}, is not UTF-8; convert the text to UTF-8", bad,
+                    static_cast<unsigned char>(text[bad])));
   }
   std::vector<int> ids;
   ids.reserve(text.size() / 3 + 8);
@@ -191,7 +192,8 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool add_special) cons
 }
 
 bool Tokenizer::is_special(int id) const {
-  return id >= 0 && id < static_cast<int>(special_.size()) && special_[static_cast<std::size_t>(id)];
+  return id >= 0 && id < static_cast<int>(special_.size()) &&
+         special_[static_cast<std::size_t>(id)];
 }
 
 std::optional<int> Tokenizer::id_of(std::string_view content) const {

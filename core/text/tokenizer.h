@@ -48,7 +48,7 @@ class Tokenizer {
   int byte_ids_[256] = {};
   bool ignore_merges_ = false;  // a whole piece that is in the vocabulary is one token
   std::vector<bool> special_;   // by id
-  std::unordered_map<std::string, int> added_ids_;  // by content
+  std::unordered_map<std::string, int> added_ids_;                     // by content
   std::unique_ptr<AddedTokenMatcher> first_matcher_, second_matcher_;  // second: `normalized` ones
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   std::vector<int> prefix_ids_, suffix_ids_;

@@ -191,7 +191,11 @@ class TokenizerReader {
     vocabulary.reserve(static_cast<int>(std::min<std::size_t>(vocab.size(), kTokensMax)));
     std::string bytes;
     for (const dom::key_value_pair field : vocab) {
-      const int id = this->id(field.value, fmt::format("token {}", shown(field.key)));
+      std::uint64_t declared = kTokensMax;
+      if (field.value.get(declared) != simdjson::SUCCESS || declared >= kTokensMax) {
+        id(field.value, fmt::format("token {}", shown(field.key)));  // says what is wrong
+      }
+      const int id = static_cast<int>(declared);
       bytes.clear();
       // A token with a character outside of the alphabet cannot come out of a merge; it stands for
       // itself, as in an added token.
@@ -232,40 +236,80 @@ class TokenizerReader {
                        kMergesMax));
     }
     tokenizer_->merges_.reserve(static_cast<int>(n_merges));
-    std::string bytes;
+    // The tables are larger than the near caches, so that looking one merge up at a time would wait
+    // for memory each time: a batch is hashed first, then found.
+    std::vector<Merge> batch;
     for (const dom::element merge : merges) {
-      std::string_view left, right;
-      std::string_view joined;
-      if (merge.get(joined) == simdjson::SUCCESS) {
-        const std::size_t space = joined.find(' ');
-        if (space != joined.npos && joined.find(' ', space + 1) == joined.npos) {
-          left = joined.substr(0, space);
-          right = joined.substr(space + 1);
-        }
-      } else if (dom::array pair; merge.get(pair) == simdjson::SUCCESS && pair.size() == 2) {
-        if (pair.at(0).get(left) != simdjson::SUCCESS || pair.at(1).get(right)) left = {};
-      }
-      const int rank = tokenizer_->merges_.n_merges();
-      if (left.empty() || right.empty()) {
-        fail(fmt::format("model.merges[{}] is not a pair of tokens", rank));
-      }
-      bytes.clear();
-      const bool left_known = byte_alphabet().decode(left, bytes);
-      const std::size_t cut = bytes.size();
-      const bool right_known = byte_alphabet().decode(right, bytes);
-      const std::string_view both = bytes;
-      const Vocabulary& vocabulary = tokenizer_->vocabulary_;
-      const int left_id = left_known ? vocabulary.find(both.substr(0, cut)) : -1;
-      const int right_id = right_known ? vocabulary.find(both.substr(cut)) : -1;
-      const int joined_id = left_known && right_known ? vocabulary.find(both) : -1;
-      if (left_id < 0 || right_id < 0 || joined_id < 0) {
-        fail(fmt::format("model.merges[{}] needs the token {}, which model.vocab lacks", rank,
-                         left_id < 0    ? shown(left)
-                         : right_id < 0 ? shown(right)
-                                        : shown(std::string(left) + std::string(right))));
-      }
-      tokenizer_->merges_.add(left_id, right_id, joined_id);
+      batch.push_back(
+          split_merge(merge, tokenizer_->merges_.n_merges() + static_cast<int>(batch.size())));
+      if (batch.size() == kMergeBatch) add_merges(batch);
     }
+    add_merges(batch);
+  }
+
+  // Both sides' bytes, joined, and their hashes.
+  struct Merge {
+    std::string bytes;
+    std::size_t cut = 0;  // bytes of the left side
+    std::uint32_t left_hash = 0, right_hash = 0;
+
+    std::string_view left() const { return std::string_view(bytes).substr(0, cut); }
+    std::string_view right() const { return std::string_view(bytes).substr(cut); }
+  };
+  static constexpr std::size_t kMergeBatch = 32;
+
+  Merge split_merge(dom::element merge, int rank) const {
+    std::string_view left, right, joined;
+    if (merge.get(joined) == simdjson::SUCCESS) {
+      const std::size_t space = joined.find(' ');
+      if (space != joined.npos && joined.find(' ', space + 1) == joined.npos) {
+        left = joined.substr(0, space);
+        right = joined.substr(space + 1);
+      }
+    } else if (dom::array pair; merge.get(pair) == simdjson::SUCCESS && pair.size() == 2) {
+      if (pair.at(0).get(left) || pair.at(1).get(right)) left = {};
+    }
+    if (left.empty() || right.empty()) {
+      fail(fmt::format("model.merges[{}] is not a pair of tokens", rank));
+    }
+    Merge out;
+    bool known = byte_alphabet().decode(left, out.bytes);
+    out.cut = out.bytes.size();
+    known = byte_alphabet().decode(right, out.bytes) && known;
+    if (!known) {
+      fail(fmt::format("model.merges[{}], {} and {}, has a character that stands for no byte", rank,
+                       shown(left), shown(right)));
+    }
+    const Vocabulary& vocabulary = tokenizer_->vocabulary_;
+    out.left_hash = hash_bytes(out.left());
+    out.right_hash = hash_bytes(out.right());
+    vocabulary.prefetch(out.left_hash);
+    vocabulary.prefetch(out.right_hash);
+    return out;
+  }
+
+  void add_merges(std::vector<Merge>& batch) {
+    const Vocabulary& vocabulary = tokenizer_->vocabulary_;
+    MergeTable& merges = tokenizer_->merges_;
+    for (const Merge& merge : batch) {
+      const int left = vocabulary.find(merge.left(), merge.left_hash);
+      const int right = vocabulary.find(merge.right(), merge.right_hash);
+      // Trainers number tokens in the order of their merges, so the last result or the next id is
+      // nearly always right.
+      int joined = last_joined_;
+      if (vocabulary.bytes_of(joined) != merge.bytes) ++joined;
+      if (vocabulary.bytes_of(joined) != merge.bytes) joined = vocabulary.find(merge.bytes);
+      if (left < 0 || right < 0 || joined < 0) {
+        const std::string_view missing = left < 0    ? merge.left()
+                                         : right < 0 ? merge.right()
+                                                     : std::string_view(merge.bytes);
+        fail(fmt::format("model.merges[{}] needs the token {}, which model.vocab lacks",
+                         merges.n_merges(), shown(missing)));
+      }
+      merges.add(left, right, joined);
+      last_joined_ = joined;
+    }
+    batch.clear();
   }
 
   void read_added_tokens(dom::object file) {
@@ -290,8 +334,8 @@ class TokenizerReader {
     AddedToken token;
     token.content = text(required(entry, "content", "string"), "an added token's content");
     if (token.content.empty()) fail("an added token has no content");
-    token.id = id(required(entry, "id", "integer"),
-                  fmt::format("added token {}", shown(token.content)));
+    token.id =
+        id(required(entry, "id", "integer"), fmt::format("added token {}", shown(token.content)));
     token.special = flag(entry, "special", false);
     token.single_word = flag(entry, "single_word", false);
     token.lstrip = flag(entry, "lstrip", false);
@@ -370,6 +414,7 @@ class TokenizerReader {
 
   const std::string& name_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  int last_joined_ = 0;
   std::unordered_map<std::string, int> literal_ids_;  // of model.vocab, outside of the alphabet
 };
 

@@ -71,8 +71,8 @@ void append_utf8(char32_t code, std::string& out) {
 
 bool is_white_space(char32_t code) {
   return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xA0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
-         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 std::string lossy_utf8(std::string_view bytes) {

@@ -34,7 +34,7 @@ class Utf8State {
  private:
   Step start(unsigned char byte);
 
-  int pending_ = 0;  // bytes that the sequence still lacks
+  int pending_ = 0;                         // bytes that the sequence still lacks
   unsigned char low_ = 0x80, high_ = 0xBF;  // what the next one may be
 };
 

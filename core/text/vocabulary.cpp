@@ -1,5 +1,6 @@
 #include "core/text/vocabulary.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -7,22 +8,29 @@
 
 namespace bolt {
 
+namespace {
+
+// Up to 8 bytes as a number; the rest are zero.
+std::uint64_t load_head(std::string_view bytes) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
+  return word;
+}
+
+std::uint32_t tag_of(std::string_view bytes, std::uint32_t hash) {
+  return (hash & ~0xFFu) | static_cast<std::uint32_t>(std::min<std::size_t>(bytes.size(), 0xFF));
+}
+
+}  // namespace
+
 std::uint32_t hash_bytes(std::string_view bytes) {
   constexpr std::uint64_t kPrime = 0x9E3779B97F4A7C15ull;
   std::uint64_t hash = bytes.size() * kPrime;
-  const char* p = bytes.data();
-  std::size_t n = bytes.size();
-  for (; n >= 8; n -= 8, p += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, p, 8);
-    hash = std::rotl((hash ^ word) * kPrime, 29);
+  while (true) {
+    hash = std::rotl((hash ^ load_head(bytes)) * kPrime, 29);
+    if (bytes.size() <= 8) return static_cast<std::uint32_t>((hash * kPrime) >> 32);
+    bytes.remove_prefix(8);
   }
-  if (n > 0) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, p, n);
-    hash = std::rotl((hash ^ word) * kPrime, 29);
-  }
-  return static_cast<std::uint32_t>((hash * kPrime) >> 32);
 }
 
 void Vocabulary::reserve(int n_tokens) {
@@ -34,13 +42,24 @@ void Vocabulary::reserve(int n_tokens) {
 void Vocabulary::grow(std::size_t n_slots) {
   std::vector<Slot> old = std::move(slots_);
   slots_.assign(n_slots, {});
-  const std::size_t mask = n_slots - 1;
   for (const Slot& slot : old) {
     if (slot.id < 0) continue;
-    std::size_t i = slot.hash & mask;
-    while (slots_[i].id >= 0) i = (i + 1) & mask;
-    slots_[i] = slot;
+    const std::string_view bytes = bytes_of(slot.id);
+    slots_[slot_of(bytes, hash_bytes(bytes))] = slot;
   }
+}
+
+std::size_t Vocabulary::slot_of(std::string_view bytes, std::uint32_t hash) const {
+  const std::uint64_t head = load_head(bytes);
+  const std::uint32_t tag = tag_of(bytes, hash);
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t i = hash & mask;
+  for (; slots_[i].id >= 0; i = (i + 1) & mask) {
+    const Slot& slot = slots_[i];
+    if (slot.tag != tag || slot.head != head) continue;
+    if (bytes.size() <= 8 || bytes_of(slot.id) == bytes) break;
+  }
+  return i;
 }
 
 Vocabulary::Added Vocabulary::add(std::string_view bytes, int id, bool indexed) {
@@ -49,29 +68,22 @@ Vocabulary::Added Vocabulary::add(std::string_view bytes, int id, bool indexed) 
   if (indexed) {
     if (2 * (n_indexed_ + 1) > slots_.size()) grow(slots_.empty() ? 16 : slots_.size() * 2);
     const std::uint32_t hash = hash_bytes(bytes);
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t i = hash & mask;
-    for (; slots_[i].id >= 0; i = (i + 1) & mask) {
-      if (slots_[i].hash == hash && bytes_of(slots_[i].id) == bytes) return Added::bytes_taken;
-    }
-    slots_[i] = {hash, id};
+    Slot& slot = slots_[slot_of(bytes, hash)];
+    if (slot.id >= 0) return Added::bytes_taken;
+    slot = {load_head(bytes), tag_of(bytes, hash), id};
     ++n_indexed_;
   }
-  if (static_cast<std::size_t>(id) >= spans_.size()) spans_.resize(static_cast<std::size_t>(id) + 1);
+  if (static_cast<std::size_t>(id) >= spans_.size()) {
+    spans_.resize(static_cast<std::size_t>(id) + 1);
+  }
   spans_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(bytes_.size()),
                                           static_cast<std::uint32_t>(bytes.size())};
   bytes_ += bytes;
   return Added::yes;
 }
 
-int Vocabulary::find(std::string_view bytes) const {
-  if (slots_.empty()) return -1;
-  const std::uint32_t hash = hash_bytes(bytes);
-  const std::size_t mask = slots_.size() - 1;
-  for (std::size_t i = hash & mask; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].hash == hash && bytes_of(slots_[i].id) == bytes) return slots_[i].id;
-  }
-  return -1;
+int Vocabulary::find(std::string_view bytes, std::uint32_t hash) const {
+  return slots_.empty() ? -1 : slots_[slot_of(bytes, hash)].id;
 }
 
 bool Vocabulary::has(int id) const {

@@ -1,5 +1,5 @@
-// The two tables of byte-level BPE: token bytes to id, and pairs of ids to the merge that joins them.
-// Both are open-addressed, so that 131,072 tokens and 269,443 merges load in milliseconds.
+// The two tables of byte-level BPE: token bytes to id, and pairs of ids to the merge that joins
+// them. Both are open-addressed, so that 131,072 tokens and 269,443 merges load in milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,9 @@ namespace bolt {
 inline constexpr int kTokensMax = 1 << 21;
 inline constexpr int kMergesMax = (1 << 22) - 2;
 
+// Hash of short byte strings; the same on every machine of one byte order.
+std::uint32_t hash_bytes(std::string_view bytes);
+
 // Token bytes by id, and back. Ids may have gaps; a gap's bytes are empty.
 class Vocabulary {
  public:
@@ -23,7 +26,12 @@ class Vocabulary {
   // Adds a token with 0 <= id < kTokensMax. Without `indexed`, find() will not know it.
   Added add(std::string_view bytes, int id, bool indexed);
   // The id with exactly these bytes, -1 if none.
-  int find(std::string_view bytes) const;
+  int find(std::string_view bytes) const { return find(bytes, hash_bytes(bytes)); }
+  int find(std::string_view bytes, std::uint32_t hash) const;  // hash as hash_bytes gives it
+  // Asks for the memory that find() will read first.
+  void prefetch(std::uint32_t hash) const {
+    __builtin_prefetch(slots_.data() + (hash & (slots_.size() - 1)));
+  }
   int n_tokens() const { return static_cast<int>(spans_.size()); }  // largest id + 1
   bool has(int id) const;
   std::string_view bytes_of(int id) const;
@@ -33,21 +41,22 @@ class Vocabulary {
     std::uint32_t offset = 0;
     std::uint32_t length = kAbsent;
   };
+  // Most tokens have 8 bytes or fewer, so that one cache line answers for them.
   struct Slot {
-    std::uint32_t hash = 0;
+    std::uint64_t head = 0;  // the first 8 bytes
+    std::uint32_t tag = 0;   // the hash, its low byte replaced by the length (255: that or more)
     std::int32_t id = -1;
   };
   static constexpr std::uint32_t kAbsent = ~0u;
   void grow(std::size_t n_slots);
+  // The slot that holds these bytes, or the free one where they belong.
+  std::size_t slot_of(std::string_view bytes, std::uint32_t hash) const;
 
   std::string bytes_;        // of all tokens
   std::vector<Span> spans_;  // by id
   std::vector<Slot> slots_;  // a power of two, at most half full
   std::size_t n_indexed_ = 0;
 };
-
-// Hash of short byte strings; the same on every machine of one byte order.
-std::uint32_t hash_bytes(std::string_view bytes);
 
 // rank < 0: the pair does not merge.
 class MergeTable {

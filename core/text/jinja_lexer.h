@@ -1,0 +1,31 @@
+// A Jinja template's source, cut into text and the tokens of its tags.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bolt::jinja {
+
+struct Token {
+  enum class Kind {
+    data,         // text between tags, white space control applied
+    print_begin,  // {{
+    print_end,
+    block_begin,  // {%
+    block_end,
+    name,
+    string,  // unescaped
+    integer,
+    real,
+    symbol,  // an operator or a bracket
+  } kind;
+  std::string text;
+  int line = 0;
+};
+
+// As Jinja2 with trim_blocks and lstrip_blocks, which is how transformers renders templates.
+// Throws Error(usage) naming the line.
+std::vector<Token> tokenize(std::string_view source);
+
+}  // namespace bolt::jinja
