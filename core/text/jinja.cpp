@@ -13,8 +13,8 @@ namespace bolt::jinja {
 namespace {
 
 constexpr std::size_t kOutputBytesMax = 256u << 20;
-constexpr std::int64_t kStepsMax = 50'000'000;
-constexpr int kCallsMax = 100;  // macros within macros
+constexpr std::int64_t kStepsMax = 5'000'000;  // tens of thousands of messages take fewer
+constexpr int kCallsMax = 100;                 // macros within macros
 
 enum class Flow { next, break_, continue_ };
 
@@ -159,8 +159,9 @@ class Renderer {
       scopes_.pop_back();
     }
     const auto n = static_cast<std::int64_t>(items.size());
+    const Value loop_facts = Dict();
+    Dict& facts = loop_facts.shared_dict();
     for (std::int64_t i = 0; i < n; ++i) {
-      Dict facts;
       facts.set("index", i + 1);
       facts.set("index0", i);
       facts.set("revindex", n - i);
@@ -171,7 +172,7 @@ class Renderer {
       facts.set("previtem", i > 0 ? items[static_cast<std::size_t>(i - 1)] : Value());
       facts.set("nextitem", i + 1 < n ? items[static_cast<std::size_t>(i + 1)] : Value());
       scopes_.emplace_back();
-      scopes_.back().set("loop", std::move(facts));
+      scopes_.back().set("loop", loop_facts);
       assign(s.targets, items[static_cast<std::size_t>(i)]);
       const Flow flow = block(s.body, out);
       scopes_.pop_back();

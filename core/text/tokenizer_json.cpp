@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
 
 #include "core/base/error.h"
@@ -188,7 +189,8 @@ class TokenizerReader {
 
   void read_vocabulary(dom::object vocab) {
     Vocabulary& vocabulary = tokenizer_->vocabulary_;
-    vocabulary.reserve(static_cast<int>(std::min<std::size_t>(vocab.size(), kTokensMax)));
+    n_vocab_ = static_cast<int>(std::min<std::size_t>(vocab.size(), kTokensMax));
+    vocabulary.reserve(n_vocab_);
     std::string bytes;
     for (const dom::key_value_pair field : vocab) {
       std::uint64_t declared = kTokensMax;
@@ -358,12 +360,22 @@ class TokenizerReader {
                literal != literal_ids_.end()) {
       known = literal->second;
     }
-    if (known == token.id) return;
+    if (known == token.id) {
+      max_added_ = std::max(max_added_, token.id);
+      return;
+    }
     if (known >= 0) {
       fail(fmt::format("added token {} has id {}, expected {} as in model.vocab",
                        shown(token.content), token.id, known));
     }
+    // `tokenizers` numbers the others itself, whatever the file says; both must agree.
+    const int expected = std::max(n_vocab_, max_added_ + 1);
+    if (token.id != expected) {
+      fail(fmt::format("added token {} has id {}, expected {}, the next one", shown(token.content),
+                       token.id, expected));
+    }
     add(token.content, token.id, false, token.content);
+    max_added_ = token.id;
   }
 
   void read_post_processor(dom::object part) {
@@ -414,6 +426,8 @@ class TokenizerReader {
 
   const std::string& name_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  int n_vocab_ = 0;     // entries of model.vocab
+  int max_added_ = -1;  // largest id of an added token so far
   int last_joined_ = 0;
   std::unordered_map<std::string, int> literal_ids_;  // of model.vocab, outside of the alphabet
 };

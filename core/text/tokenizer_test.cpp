@@ -215,7 +215,8 @@ TEST_CASE("tokenizer: hostile and unsupported files are refused by name (case 45
   check("\"a\": 97", "\"a\": 98", "id 98, which another token has");
   check("\"a\": 97", "\"b\": 97", "declared twice");
   check("\"a\": 97", "\"aa\": 97", "lacks the single byte 0x61");
-  check("\"id\": 256", "\"id\": 97", "id 97, which another token has");
+  check("\"id\": 256", "\"id\": 97", "id 97, expected 256");
+  check("\"id\": 256", "\"id\": 300", "id 300, expected 256, the next one");
   check("\"<x>\"", "\"a\"", "has id 256, expected 97");
   check("\"id\": 256", "\"id\": 4000000000", "id 4000000000");
   check("\"content\": \"<x>\"", "\"content\": \"\"", "has no content");

@@ -71,16 +71,19 @@ def added(token, content, special, **options):
 def make_tokenizers(texts):
     # Llama 3's pattern, ignore_merges, BOS and EOS; added tokens beyond the vocabulary.
     llama3 = train(LLAMA3, texts, 520)
-    n = len(llama3["model"]["vocab"])
+    vocab = llama3["model"]["vocab"]
+    llama3["model"]["ignore_merges"] = True
+    # Tokens that no merge makes: only a whole piece becomes one of them.
+    for word in ("Ġdoesn", "hello", "World", "ĠĠ"):
+        vocab.setdefault(word, len(vocab))
+    n = len(vocab)
     llama3["added_tokens"] = [added(n, "<s>", True), added(n + 1, "</s>", True, lstrip=True),
                               added(n + 2, "<think>", False), added(n + 3, "</think>", False, rstrip=True, normalized=False),
                               added(n + 4, "<mark>", False, lstrip=True, rstrip=True),
-                              added(llama3["model"]["vocab"].get("mark", n + 5), "mark", False, single_word=True), added(n + 6, "<|im_end|>", True),
-                              added(n + 7, "é", False, normalized=False) if "é" not in llama3["model"]["vocab"] else added(n + 7, "日本", False)]
-    llama3["model"]["ignore_merges"] = True
-    # Tokens that no merge makes: only a whole piece becomes one of them.
-    for i, word in enumerate(("Ġdoesn", "hello", "World", "ĠĠ")):
-        llama3["model"]["vocab"].setdefault(word, n + 8 + i)
+                              added(n + 5, "<|im_end|>", True), added(n + 6, "日本", False, normalized=False)]
+    mark = vocab.get("mark", n + 7)  # one that may be in the vocabulary too
+    llama3["added_tokens"].append(added(mark, "mark", False, single_word=True))
+    llama3["added_tokens"].sort(key=lambda token: token["id"])
     bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
     text = {"Sequence": {"id": "A", "type_id": 0}}
     llama3["post_processor"] = {"type": "Sequence", "processors": [
