@@ -2,10 +2,13 @@
 // Each add_X stands in cmd/X.cpp; main.cpp calls them and turns what they throw into exit statuses.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 
 #include "core/base/error.h"
+
+namespace CLI {
+class App;
+}
 
 namespace bolt {
 

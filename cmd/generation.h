@@ -2,7 +2,6 @@
 // come from, which changes nothing but its speed. What is not given is the package's default.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +9,10 @@
 
 #include "core/engine/engine.h"
 #include "core/pack/package.h"
+
+namespace CLI {
+class App;
+}
 
 namespace bolt {
 

@@ -68,18 +68,10 @@ int parse_and_act(int argc, char** argv) {
       "Exit status: 0 done, 1 checked and false, 2 usage, 3 malformed input, 4 not comparable,\n"
       "5 trust, 6 device, I/O or internal fault, 130 interrupted.");
   Action action;
-#ifdef BOLT_HAS_RUN
   add_run(app, action);
-#endif
-#ifdef BOLT_HAS_CONVERT
   add_convert(app, action);
-#endif
-#ifdef BOLT_HAS_BENCH
   add_bench(app, action);
-#endif
-#ifdef BOLT_HAS_RECEIPT
   add_receipt(app, action);
-#endif
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

@@ -3,7 +3,6 @@
 // heeds.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
@@ -11,6 +10,10 @@
 #include "core/engine/engine.h"
 #include "receipts/facts.h"
 #include "receipts/write.h"
+
+namespace CLI {
+class App;
+}
 
 namespace bolt {
 
