@@ -19,7 +19,7 @@ namespace {
 const AttentionKernels kAttentionPortable = {tile_i16, merge_i16};
 const AttentionKernels kAttentionF32Portable = {tile_f32, merge_f32};
 const MambaKernels kMambaPortable = {conv_rows, step_sizes, scan_rows, gate_row};
-const SampleKernels kSamplePortable = {largest, divide, collect, sum_exp, gumbel};
+const SampleKernels kSamplePortable = {largest, divide, collect, exp_below, sum_exp, gumbel};
 
 bool norm_group_portable(const float* x, const float* w, int n, float eps, float* y) {
   return norm_group(x, w, n, eps, y);

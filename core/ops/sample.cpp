@@ -3,7 +3,9 @@
 #include "core/ops/sample.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/base/bits.h"
@@ -17,6 +19,7 @@ namespace {
 
 struct Candidate {
   float l;
+  float e;  // exp(l - l_max), where a filter asks for it
   int id;
 };
 
@@ -27,9 +30,10 @@ bool before(const Candidate& a, const Candidate& b) {
 
 // Buffers of one thread, grown to the largest vocabulary.
 struct Buffers {
-  std::vector<float> l, noise;
+  std::vector<float> l;
   std::vector<int> columns;
-  std::vector<Candidate> candidates;
+  std::vector<Candidate> candidates, hopeful;
+  std::vector<float> values, exps;
   std::vector<std::uint32_t> bits;
 };
 thread_local Buffers t_buffers;
@@ -41,63 +45,106 @@ thread_local Buffers t_buffers;
 //   of l_max - reach, l + g and l_max + g move anything together.
 float reach(float l_max) { return 19.5f + std::fabs(l_max) * 0x1p-20f; }
 
-std::uint64_t weight(float l, float l_max) {
-  return static_cast<std::uint64_t>(exact_exp(l - l_max) * 0x1p28f);  // exact product, floor
+std::uint64_t weight(const Candidate& c) {
+  return static_cast<std::uint64_t>(c.e * 0x1p28f);  // exact product, floor
 }
 
 // Keeps the shortest prefix of the order whose weights reach top_p of all; at least one id. Halves
 // the range instead of sorting it: a high temperature leaves a whole vocabulary.
-void keep_top_p(std::vector<Candidate>& ids, float l_max, float top_p) {
+void keep_top_p(std::vector<Candidate>& ids, float top_p) {
   std::uint64_t all = 0;
-  for (const Candidate& c : ids) all += weight(c.l, l_max);
+  for (const Candidate& c : ids) all += weight(c);
   const std::uint64_t wanted = all * static_cast<std::uint64_t>(std::lrintf(top_p * 65536.0f));
-  std::uint64_t before_low = 0;  // weights of the order's ids before `low`
-  std::size_t low = 0, high = ids.size();
+  std::uint64_t reached = 0;  // weights of the order's ids before `low`
+  std::ptrdiff_t low = 0, high = std::ssize(ids);
   while (high - low > 32) {
-    const std::size_t middle = low + (high - low) / 2;
+    const std::ptrdiff_t middle = low + (high - low) / 2;
     std::nth_element(ids.begin() + low, ids.begin() + middle, ids.begin() + high, before);
-    std::uint64_t sum = before_low;
-    for (std::size_t i = low; i < middle; ++i) sum += weight(ids[i].l, l_max);
+    std::uint64_t sum = reached;
+    for (std::ptrdiff_t i = low; i < middle; ++i) sum += weight(ids[i]);
     if (sum << 16 >= wanted) {
       high = middle;
     } else {
-      low = middle, before_low = sum;
+      low = middle, reached = sum;
     }
   }
   std::sort(ids.begin() + low, ids.begin() + high, before);
-  std::size_t n = low;
+  std::ptrdiff_t n = low;
   do {
-    before_low += weight(ids[n++].l, l_max);
-  } while (before_low << 16 < wanted && n < high);
-  ids.resize(n);
+    reached += weight(ids[n++]);
+  } while (reached << 16 < wanted && n < high);
+  ids.resize(static_cast<std::size_t>(n));
 }
 
-// The id whose l plus its own noise is largest, ties to the lower id.
-int draw(const SampleKernels& kernels, const SampleSpec& spec, Buffers& buffers) {
-  std::vector<Candidate>& ids = buffers.candidates;
-  std::sort(ids.begin(), ids.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  const int n = static_cast<int>(ids.size());
-  if (buffers.bits.size() < ids.size()) buffers.bits.resize(n), buffers.noise.resize(n);
-  const std::array<std::uint32_t, 2> key = {static_cast<std::uint32_t>(spec.seed),
-                                            static_cast<std::uint32_t>(spec.seed >> 32)};
-  std::array<std::uint32_t, 4> words{};
-  int block = -1;  // whose words those are
-  for (int i = 0; i < n; ++i) {
-    if (ids[i].id / 4 != block) {
-      block = ids[i].id / 4;
-      words = philox4x32_10(
-          {static_cast<std::uint32_t>(block), 0, static_cast<std::uint32_t>(spec.position),
-           static_cast<std::uint32_t>(spec.position >> 32)},
-          key);
+// The 23-bit draw of each id, for one seed and position; four ids share a block of words.
+class Draws {
+ public:
+  explicit Draws(const SampleSpec& spec)
+      : key_{static_cast<std::uint32_t>(spec.seed), static_cast<std::uint32_t>(spec.seed >> 32)},
+        low_(static_cast<std::uint32_t>(spec.position)),
+        high_(static_cast<std::uint32_t>(spec.position >> 32)) {}
+  std::uint32_t operator()(int id) {
+    const int block = id / 4;
+    if (block != block_) {
+      block_ = block;
+      words_ = philox4x32_10({static_cast<std::uint32_t>(block), 0, low_, high_}, key_);
     }
-    buffers.bits[i] = words[ids[i].id % 4] >> 9;
+    return words_[static_cast<std::size_t>(id % 4)] >> 9;
   }
-  kernels.gumbel(buffers.bits.data(), n, buffers.noise.data());
-  int best = 0;
-  for (int i = 1; i < n; ++i) {
-    if (ids[i].l + buffers.noise[i] > ids[best].l + buffers.noise[best]) best = i;
+
+ private:
+  std::array<std::uint32_t, 2> key_;
+  std::uint32_t low_, high_;
+  std::array<std::uint32_t, 4> words_{};
+  int block_ = -1;
+};
+
+// least_draws()[k]: draws below it give noise below k. -log(u) >= 1 - u, so noise of at least k
+// needs 1 - u <= exp(-k); two draws of slack cover the roundings.
+const std::array<std::uint32_t, 17>& least_draws() {
+  static const auto table = [] {
+    std::array<std::uint32_t, 17> least{};
+    for (std::size_t k = 1; k < least.size(); ++k) {
+      least[k] = static_cast<std::uint32_t>(0x1p23 * (1.0 - std::exp(-static_cast<double>(k)))) - 2;
+    }
+    return least;
+  }();
+  return table;
+}
+
+// The candidate whose l plus its own noise is largest, ties to the lower id. `best` is one of them:
+// who would need more noise than its draw can hold to reach best's sum is passed over.
+Candidate draw(const SampleKernels& kernels, const SampleSpec& spec, const Candidate& best,
+               Buffers& buffers) {
+  Draws draws(spec);
+  auto value_of = [&](const Candidate& c) {
+    const std::uint32_t bits = draws(c.id);
+    float noise;
+    kernels.gumbel(&bits, 1, &noise);
+    return c.l + noise;
+  };
+  const float to_reach = value_of(best);
+  const float lowered = to_reach - 0.01f - std::fabs(to_reach) * 0x1p-20f;  // more than roundings
+  buffers.hopeful.clear(), buffers.bits.clear();
+  for (const Candidate& c : buffers.candidates) {
+    const std::uint32_t bits = draws(c.id);
+    const float needed = lowered - c.l;
+    if (needed > 0.0f && bits < least_draws()[static_cast<std::size_t>(std::min(needed, 16.0f))]) {
+      continue;
+    }
+    buffers.hopeful.push_back(c), buffers.bits.push_back(bits);
   }
-  return ids[best].id;
+  const std::size_t n = buffers.hopeful.size();
+  if (buffers.values.size() < n) buffers.values.resize(n);
+  kernels.gumbel(buffers.bits.data(), static_cast<int>(n), buffers.values.data());
+  Candidate chosen = best;
+  float largest = to_reach;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Candidate& c = buffers.hopeful[i];
+    const float value = c.l + buffers.values[i];
+    if (value > largest || (value == largest && c.id < chosen.id)) chosen = c, largest = value;
+  }
+  return chosen;
 }
 
 Sampled choose(const SampleKernels& kernels, const float* logits, int n_cols, const int* ids_of,
@@ -142,20 +189,27 @@ Sampled choose(const SampleKernels& kernels, const float* logits, int n_cols, co
   std::vector<Candidate>& ids = buffers.candidates;
   ids.clear();
   for (int i = 0; i < n_found; ++i) {
-    ids.push_back({l[buffers.columns[i]], id_of(buffers.columns[i])});
+    const int column = buffers.columns[i];
+    ids.push_back({l[column], 0.0f, id_of(column)});
   }
   Candidate chosen = *std::min_element(ids.begin(), ids.end(), before);
   if (!greedy) {
     if (spec.top_k > 0 && static_cast<std::size_t>(spec.top_k) < ids.size()) {
       std::nth_element(ids.begin(), ids.begin() + spec.top_k, ids.end(), before);
-      ids.resize(spec.top_k);
+      ids.resize(static_cast<std::size_t>(spec.top_k));
     }
-    if (spec.top_p < 1.0f) keep_top_p(ids, top, std::max(spec.top_p, 0.0f));
+    if (spec.top_p < 1.0f || spec.min_p > 0.0f) {
+      buffers.exps.resize(ids.size());
+      for (std::size_t i = 0; i < ids.size(); ++i) buffers.exps[i] = ids[i].l;
+      kernels.exp_below(buffers.exps.data(), static_cast<int>(ids.size()), top,
+                        buffers.exps.data());
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i].e = buffers.exps[i];
+    }
+    if (spec.top_p < 1.0f) keep_top_p(ids, std::max(spec.top_p, 0.0f));
     if (spec.min_p > 0.0f) {
-      std::erase_if(ids, [&](const Candidate& c) { return exact_exp(c.l - top) < spec.min_p; });
+      std::erase_if(ids, [&](const Candidate& c) { return c.e < spec.min_p; });
     }
-    const int id = draw(kernels, spec, buffers);
-    chosen = *std::find_if(ids.begin(), ids.end(), [&](const Candidate& c) { return c.id == id; });
+    chosen = draw(kernels, spec, chosen, buffers);
   }
   return {chosen.id, exact_exp(chosen.l - top) / kernels.sum_exp(l, n, top)};
 }

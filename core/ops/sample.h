@@ -15,6 +15,8 @@ struct SampleKernels {
   void (*divide)(const float* x, int n, float divisor, float* y);
   // The columns of x at or above `least`, ascending; returns how many. columns has room for n.
   int (*collect)(const float* x, int n, float least, int* columns);
+  // y = exp(x - largest)
+  void (*exp_below)(const float* x, int n, float largest, float* y);
   // The lane sum of exp(x - largest).
   float (*sum_exp)(const float* x, int n, float largest);
   // Standard Gumbel noise -log(-log((x + 1/2) / 2^23)) of 23-bit x.

@@ -20,7 +20,7 @@ namespace {
 const AttentionKernels kAttentionFma = {tile_i16, merge_i16};
 const AttentionKernels kAttentionF32Fma = {tile_f32, merge_f32};
 const MambaKernels kMambaFma = {conv_rows, step_sizes, scan_rows, gate_row};
-const SampleKernels kSampleFma = {largest, divide, collect, sum_exp, gumbel};
+const SampleKernels kSampleFma = {largest, divide, collect, exp_below, sum_exp, gumbel};
 
 bool norm_group_fma(const float* x, const float* w, int n, float eps, float* y) {
   return norm_group(x, w, n, eps, y);

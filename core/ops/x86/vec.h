@@ -5,6 +5,9 @@
 // unnamed namespace of their own, after <immintrin.h>: no function here may be shared by the linker
 // between instruction sets. Each operation is one instruction with IEEE rounding.
 
+// Before a loop of a few steps known at compile time whose sums must stay in registers.
+#define BOLT_UNROLL _Pragma("GCC unroll 8")
+
 #ifdef __AVX512F__
 
 using F = __m512;

@@ -25,7 +25,7 @@ namespace {
 const AttentionKernels kAttentionAvx2 = {tile_i16, merge_i16};
 const AttentionKernels kAttentionF32Avx2 = {tile_f32, merge_f32};
 const MambaKernels kMambaAvx2 = {conv_rows, step_sizes, scan_rows, gate_row};
-const SampleKernels kSampleAvx2 = {largest, divide, collect, sum_exp, gumbel};
+const SampleKernels kSampleAvx2 = {largest, divide, collect, exp_below, sum_exp, gumbel};
 
 bool norm_group_avx2(const float* x, const float* w, int n, float eps, float* y) {
   return norm_group(x, w, n, eps, y);

@@ -25,7 +25,7 @@ namespace {
 const AttentionKernels kAttentionAvx512 = {tile_i16, merge_i16};
 const AttentionKernels kAttentionF32Avx512 = {tile_f32, merge_f32};
 const MambaKernels kMambaAvx512 = {conv_rows, step_sizes, scan_rows, gate_row};
-const SampleKernels kSampleAvx512 = {largest, divide, collect, sum_exp, gumbel};
+const SampleKernels kSampleAvx512 = {largest, divide, collect, exp_below, sum_exp, gumbel};
 
 bool norm_group_avx512(const float* x, const float* w, int n, float eps, float* y) {
   return norm_group(x, w, n, eps, y);
