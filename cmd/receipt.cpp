@@ -30,27 +30,6 @@ using receipts::Status;
 using receipts::Tone;
 using receipts::Value;
 
-// Runs one verb and prints its answer: lines, or one JSON object that holds on failure too.
-Exit answer(const VerbOptions& common, const std::function<Answer()>& work) {
-  Answer result;
-  try {
-    result = work();
-  } catch (const Failure& failure) {
-    if (!common.json) throw;
-    result.status = failure.status;
-    result.json = Value();
-    result.json.set("error", receipts::inert(failure.what()));
-    result.json.set("exit", static_cast<std::int64_t>(failure.status));
-  }
-  if (common.json) {
-    result.json.set("exit", static_cast<std::int64_t>(result.status));
-    write_out(receipts::canonical(result.json) + "\n");
-  } else {
-    write_out(paint(common, result.lines));
-  }
-  return static_cast<Exit>(result.status);
-}
-
 Answer combined(const std::vector<std::string>& files,
                 const std::function<Answer(const std::string&)>& each, bool json) {
   if (files.size() == 1) return each(files[0]);
@@ -249,6 +228,26 @@ void add_prune(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>
 
 }  // namespace
 
+Exit answer(const VerbOptions& common, const std::function<Answer()>& work) {
+  Answer result;
+  try {
+    result = work();
+  } catch (const Failure& failure) {
+    if (!common.json) throw;
+    result.status = failure.status;
+    result.json = Value();
+    result.json.set("error", receipts::inert(failure.what()));
+    result.json.set("exit", static_cast<std::int64_t>(failure.status));
+  }
+  if (common.json) {
+    result.json.set("exit", static_cast<std::int64_t>(result.status));
+    write_out(receipts::canonical(result.json) + "\n");
+  } else {
+    write_out(paint(common, result.lines));
+  }
+  return static_cast<Exit>(result.status);
+}
+
 std::string paint(const VerbOptions& common, const std::vector<Line>& lines) {
   const bool color = use_color(common.color, STDOUT_FILENO);
   std::string out;
@@ -309,7 +308,11 @@ void add_receipt(CLI::App& app, Action& action) {
   auto common = std::make_shared<VerbOptions>();
   add_show(*sub, action, common);
   add_verify(*sub, action, common);
+  add_compare(*sub, action, common);
+  add_plan(*sub, action, common);
+  add_audit(*sub, action, common);
   add_sign(*sub, action, common);
+  add_export(*sub, action, common);
   add_prune(*sub, action, common);
   sub->footer(
       "A seal catches accidents, a signature says who says it, only running again says it is "

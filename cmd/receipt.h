@@ -2,11 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "cmd/action.h"
 #include "cmd/streams.h"
 #include "receipts/display.h"
+#include "receipts/verify.h"
 
 namespace bolt {
 
@@ -25,5 +29,14 @@ std::string receipts_folder(const VerbOptions& common);
 // A file's name as it is; the start of a rid becomes the name of the one receipt that has it.
 std::string find_receipt(const std::string& name, const VerbOptions& common);
 std::string newest_receipt(const VerbOptions& common);
+
+// Runs one verb and prints its answer: lines, or one JSON object that is there on failure too.
+Exit answer(const VerbOptions& common, const std::function<receipts::Answer()>& work);
+
+using Verbs = std::shared_ptr<VerbOptions>;
+void add_compare(CLI::App& app, Action& action, const Verbs& common);
+void add_export(CLI::App& app, Action& action, const Verbs& common);
+void add_plan(CLI::App& app, Action& action, const Verbs& common);
+void add_audit(CLI::App& app, Action& action, const Verbs& common);
 
 }  // namespace bolt

@@ -235,6 +235,7 @@ constexpr Field kFields[] = {
 
   {"time", T::object, 'I', kAll, "", "", "never in equality"},
   {"time.utc", T::utc, 'I', kAll, "", "", "when it was sealed"},
+  {"time.sealed_us", T::integer, 'I', "", kAll, "", "the same in microseconds since 1970"},
   {"time.load_ns", T::integer, 'I', "", kAll, "", "until the model was ready"},
   {"time.prefill_ns", T::integer, 'I', "", kAll, "", "the prompt's passes"},
   {"time.first_token_ns", T::integer, 'I', "", kAll, "", "from the request to the first token"},

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -132,7 +133,11 @@ std::string utc_now() {
 
 void fill_in(Common& common) {
   if (common.run_id.empty()) common.run_id = random_run_id();
-  if (common.time.utc.empty()) common.time.utc = utc_now();
+  if (!common.time.utc.empty()) return;
+  common.time.utc = utc_now();
+  common.time.sealed_us = std::chrono::duration_cast<std::chrono::microseconds>(
+                              std::chrono::system_clock::now().time_since_epoch())
+                              .count();
 }
 
 std::string default_folder() {

@@ -1,0 +1,212 @@
+// `bolt receipt plan` and `audit`: every run listed before any is made, and held against the list.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "cmd/build_info.h"
+#include "cmd/receipt.h"
+#include "receipts/audit.h"
+#include "receipts/build_facts.h"
+#include "receipts/digest.h"
+#include "receipts/plan.h"
+#include "receipts/sign_file.h"
+#include "receipts/write.h"
+
+namespace bolt {
+namespace {
+
+using receipts::Failure;
+using receipts::PlanFacts;
+using receipts::Status;
+
+// NAME=FILE or FILE: an executable, or another build's 64 hex digits.
+PlanFacts::NamedBuild read_build(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  PlanFacts::NamedBuild build;
+  const std::string target = equals == std::string::npos ? text : text.substr(equals + 1);
+  build.exe = receipts::digest_from_hex(target) ? target : receipts::sha256_file_hex(target);
+  build.name = equals == std::string::npos ? build.exe.substr(0, 8) : text.substr(0, equals);
+  if (build.name.empty()) throw Failure(Status::usage, "--build: no name before =");
+  return build;
+}
+
+// A digest, or a receipt whose package is meant (NAME.bolt takes the one beside it).
+std::string read_package(const std::string& text, const VerbOptions& common) {
+  if (receipts::digest_from_hex(text)) return text;
+  std::string path = text;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.ends_with(".bolt")) path += ".jsonl";
+  const receipts::Receipt receipt = receipts::read_receipt(find_receipt(path, common));
+  const std::string digest = receipt.body.string_at("package.sha256");
+  if (digest.empty()) throw Failure(Status::unmet, path + ": names no package");
+  return digest;
+}
+
+std::vector<PlanFacts::Prompt> read_prompts(const std::string& path) {
+  receipts::LineReader reader = receipts::LineReader::open(path);
+  std::vector<PlanFacts::Prompt> prompts;
+  std::string line;
+  while (reader.next(line, receipts::kLineBytesMax, path)) {
+    if (line.empty()) continue;
+    prompts.push_back({fmt::format("#{}", prompts.size() + 1), line, {}});
+  }
+  return prompts;
+}
+
+void check_mode(const std::string& mode) {
+  if (mode == "ordinary" || mode == "auto") return;
+  const bool digits = mode.size() >= 2 && mode.size() <= 3 && mode[0] == 'k' && mode[1] != '0' &&
+                      mode.find_first_not_of("0123456789", 1) == std::string::npos;
+  if (!digits || std::stoi(mode.substr(1)) > 31) {
+    throw Failure(Status::usage, "--modes: " + receipts::inert(mode) +
+                                     " is none of ordinary, k1 to "
+                                     "k31, auto");
+  }
+}
+
+receipts::Common own_common() {
+  receipts::Common facts;
+  facts.build = receipts::build_facts(compiled_build());
+  facts.env = receipts::environment_facts();
+  return facts;
+}
+
+int terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 40) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& action, const Verbs& common) {
+  struct Options {
+    std::vector<std::string> builds, packages, modes, limits, not_run;
+    std::string prompts, output, redaction_key;
+    int passes = 2;
+    std::int64_t max_new = -1;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("plan", "Seal the list of runs that a comparison will make");
+  sub->add_option("-o,--output", options->output, "The plan's file")->type_name("FILE")->required();
+  sub->add_option("--build", options->builds,
+                  "NAME=EXECUTABLE, or NAME=SHA256; this one if left out");
+  sub->add_option("--package", options->packages, "NAME.bolt, its receipt, or package.sha256")
+      ->required();
+  sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto")->delimiter(',');
+  sub->add_option("--prompts", options->prompts, "One prompt a line")
+      ->type_name("FILE")
+      ->required();
+  sub->add_option("--passes", options->passes,
+                  "Times each cell runs; every second pass is reversed")
+      ->check(CLI::Range(1, 1000));
+  sub->add_option("-n,--max-tokens", options->max_new, "Limit of each reply")
+      ->check(CLI::Range(std::int64_t{0}, receipts::kIntMax));
+  sub->add_option("--limit", options->limits, "What the comparison does not claim, in words");
+  sub->add_option("--not-run", options->not_run, "What is left out, in words");
+  sub->add_option("--redaction-key", options->redaction_key, "Bind the prompts under this key")
+      ->type_name("FILE");
+  add_verb_options(*sub, *common);
+  sub->footer(
+      "Cells are numbered with modes fastest, then builds, packages, prompts, passes.\n"
+      "Example:\n"
+      "  bolt receipt plan -o p.bolt.jsonl --build old=./bolt-1 --build new=./bolt-2 \\\n"
+      "    --package nano.bolt --modes ordinary,k7 --prompts prompts.jsonl -n 512\n"
+      "Exit status: 0 sealed, 2 usage, 4 a package or prompt is missing.");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      return answer(*common, [&] {
+        PlanFacts facts;
+        facts.common = own_common();
+        facts.common.limits_stated = options->limits;
+        facts.common.not_run = options->not_run;
+        for (const std::string& build : options->builds) facts.builds.push_back(read_build(build));
+        if (facts.builds.empty()) facts.builds.push_back({"this", facts.common.build.exe});
+        for (const std::string& package : options->packages) {
+          facts.packages.push_back(read_package(package, *common));
+        }
+        facts.modes = options->modes;
+        if (facts.modes.empty()) facts.modes = {"ordinary", "auto"};
+        for (const std::string& mode : facts.modes) check_mode(mode);
+        facts.prompts = read_prompts(options->prompts);
+        if (facts.prompts.empty()) {
+          throw Failure(Status::unmet,
+                        options->prompts + ": no prompts: an empty plan checks nothing");
+        }
+        for (int pass = 0; pass < options->passes; ++pass) {
+          facts.passes.emplace_back(pass % 2 == 0 ? "forward" : "reversed");
+        }
+        facts.max_new = options->max_new;
+        if (!options->redaction_key.empty()) {
+          facts.redaction.mode = receipts::Redaction::Mode::keyed;
+          facts.redaction.key = receipts::read_redaction_key(options->redaction_key);
+        }
+        receipts::fill_in(facts.common);
+        receipts::Where where;
+        where.file = options->output;
+        const receipts::Written written =
+            receipts::write_body(receipts::plan_body(facts), "", where);
+        const receipts::Plan plan(receipts::read_receipt(written.path));
+        receipts::Answer result;
+        result.lines.push_back({fmt::format(
+            "planned {}: {} builds x {} modes x {} prompts x {} packages x {} passes = {}",
+            receipts::short_hex(written.rid), facts.builds.size(), facts.modes.size(),
+            facts.prompts.size(), facts.packages.size(), facts.passes.size(), plan.n_cells())});
+        result.json.set("rid", written.rid);
+        result.json.set("cells", plan.n_cells());
+        return result;
+      });
+    };
+  });
+}
+
+void add_audit(CLI::App& app, Action& action, const Verbs& common) {
+  struct Options {
+    std::vector<std::string> folders;
+    std::string plan, output, redaction_key;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("audit", "Hold a folder of runs against their plan");
+  sub->add_option("DIR", options->folders, "Folders with the runs' receipts and packs")->required();
+  sub->add_option("--plan", options->plan, "The plan")->type_name("FILE")->required();
+  sub->add_option("-o,--output", options->output, "Seal what was found, as a receipt of kind audit")
+      ->type_name("FILE");
+  sub->add_option("--redaction-key", options->redaction_key, "Key of keyed receipts")
+      ->type_name("FILE");
+  add_verb_options(*sub, *common);
+  sub->footer(
+      "Every planned cell must be there once, in its order, intact, as planned, and say the same\n"
+      "tokens as the other runs of its prompt. There is no tolerance to set.\n"
+      "Example: bolt receipt audit runs/ --plan p.bolt.jsonl\n"
+      "Exit status: 0 clean, 1 something found, 4 an empty plan or nothing to check.");
+  sub->callback([options, common, &action] {
+    action = [options, common] {
+      return answer(*common, [&] {
+        receipts::AuditOptions audit;
+        audit.columns = terminal_columns();
+        if (!options->redaction_key.empty()) {
+          audit.redaction_key = receipts::read_redaction_key(options->redaction_key);
+        }
+        const receipts::Receipt plan = receipts::read_receipt(find_receipt(options->plan, *common));
+        receipts::AuditResult result = receipts::audit(options->folders, plan, audit);
+        if (!options->output.empty()) {
+          receipts::Common facts = own_common();
+          facts.parents.push_back({"plan", plan.rid});
+          receipts::fill_in(facts);
+          receipts::Value body = receipts::audit_body(facts, result.section);
+          receipts::Where where;
+          where.file = options->output;
+          const receipts::Written written = receipts::write_body(body, "", where);
+          result.answer.lines.push_back({"sealed " + receipts::short_hex(written.rid)});
+          result.answer.json.set("rid", written.rid);
+        }
+        return result.answer;
+      });
+    };
+  });
+}
+
+}  // namespace bolt
