@@ -29,8 +29,8 @@ struct ModelConfig {
   // v3, v2, or none (unknown templates are refused with a hint to --raw).
   std::string chat_template;
   std::string chat_template_sha256;  // of the template's bytes, empty if the checkpoint has none
-  // Variants and fixed sentences taken from the template's own literals at convert time, as a JSON
-  // object that core/text/chat.h reads; empty if none.
+  // The template's source and its special tokens, as the JSON object that core/text/chat.h reads
+  // (template_facts.h makes it when converting); empty if none.
   std::string chat_facts;
 };
 

@@ -54,7 +54,7 @@ void check_utf8(const std::string& text, const char* what) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(const std::string& kind, const std::string& facts) {
-  if (kind.empty()) {
+  if (kind.empty() || kind == "none") {
     throw Error(Exit::usage,
                 "the package has no chat template that bolt knows; give the whole prompt yourself "
                 "with --raw");

@@ -30,8 +30,8 @@ struct ChatOptions {
 // A template that recognise_template (template_facts.h) knew. Immutable; safe to share by threads.
 class ChatTemplate {
  public:
-  // `kind` and `facts` as a package's config holds them (ModelConfig.chat_template, .chat_facts).
-  // Throws Error(usage) with a hint to --raw where the package has no known template.
+  // `kind` (or "none") and `facts` as a package's config holds them (ModelConfig.chat_template,
+  // .chat_facts). Throws Error(usage) with a hint to --raw where the package has no known template.
   ChatTemplate(const std::string& kind, const std::string& facts);
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;

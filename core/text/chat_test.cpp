@@ -124,6 +124,7 @@ TEST_CASE("chat: templates are recognised by their markers; others are refused w
   CHECK(unknown.facts.empty());
   CHECK_FALSE(unknown.problem.empty());
   CHECK(refusal([] { ChatTemplate("", ""); }).find("--raw") != std::string::npos);
+  CHECK(refusal([] { ChatTemplate("none", ""); }).find("--raw") != std::string::npos);
   // Known by its markers, but it does what bolt cannot follow, or drops the conversation.
   const std::string marks = "{# <|im_start|> enable_thinking #}";
   CHECK(recognise_template(marks + "{{ messages | shuffle }}").problem.find("filter shuffle") !=
@@ -169,7 +170,7 @@ TEST_CASE("chat: hostile templates end with an error") {
   CHECK(run(outer + outer + "x" + end + end).find("too long") != std::string::npos);
   CHECK(run("{% set x = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}"
             "{% set x.s = x.s ~ x.s %}{% endfor %}")
-            .find("256 MiB") != std::string::npos);
+            .find("64 MiB") != std::string::npos);
   CHECK(run("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").find("too deeply") !=
         std::string::npos);
   CHECK(run(std::string(100'000, '(')).empty());  // text

@@ -12,7 +12,7 @@
 namespace bolt::jinja {
 namespace {
 
-constexpr std::size_t kOutputBytesMax = 256u << 20;
+constexpr std::size_t kOutputBytesMax = 64u << 20;
 constexpr std::int64_t kStepsMax = 5'000'000;  // tens of thousands of messages take fewer
 constexpr int kCallsMax = 100;                 // macros within macros
 
@@ -92,7 +92,7 @@ class Renderer {
     if (++n_steps_ > kStepsMax) fail("takes too long for this conversation");
   }
   void print(std::string_view text, std::string& out) {
-    if (out.size() + text.size() > kOutputBytesMax) fail("makes a text of more than 256 MiB");
+    if (out.size() + text.size() > kOutputBytesMax) fail("makes a text of more than 64 MiB");
     out += text;
   }
 
