@@ -1,0 +1,148 @@
+// Drafted replies against ordinary ones on the sample model: sources, depths, temperatures, seeds.
+// A part by default; all of it with BOLT_FULL_TESTS=1 (an hour on two cores).
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "core/engine/testing/sample.h"
+
+namespace bolt {
+namespace {
+
+using testing::Answer;
+using testing::answer;
+using testing::sample_package;
+using Source = DraftOptions::Source;
+
+const bool kFull = std::getenv("BOLT_FULL_TESTS") != nullptr;
+
+struct Sampling {
+  float temperature;
+  std::uint64_t seed;
+};
+
+Request request_of(const std::vector<int>& prompt, std::int64_t max_new, Sampling sampling,
+                   DraftOptions draft) {
+  Request request;
+  request.prompt_ids = prompt;
+  request.max_new = max_new;
+  request.sampling.temperature = sampling.temperature;
+  request.sampling.seed = sampling.seed;
+  request.draft = draft;
+  return request;
+}
+
+struct Tally {
+  std::int64_t n_tokens = 0, n_passes = 0, n_drafted = 0, n_accepted = 0;
+  void add(const Reply& reply) {
+    n_tokens += static_cast<std::int64_t>(reply.ids.size()) - 1;
+    n_passes += reply.counters.target;
+    n_drafted += reply.counters.drafted;
+    n_accepted += std::accumulate(reply.counters.accepted_at.begin(),
+                                  reply.counters.accepted_at.end(), std::int64_t{0});
+  }
+};
+
+TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones (cases 3, 25)") {
+  const Package& package = sample_package();
+  const std::vector<std::vector<int>> prompts = testing::read_real30(package);
+  EngineOptions options;
+  options.n_threads = kFull ? 0 : 1;
+  options.context = 2048;
+  options.cost_table = testing::scratch_folder() + "/matrix-costs.json";
+  const auto engine = Engine::open(package, options);
+  const auto sequence = engine->new_sequence();
+
+  const std::int64_t max_new = kFull ? 128 : 48;
+  const std::vector<Sampling> samplings =
+      kFull ? std::vector<Sampling>{{0.0f, 0}, {0.3f, 1}, {0.3f, 2}, {0.8f, 1},
+                                    {0.8f, 2}, {1.3f, 1}, {1.3f, 2}}
+            : std::vector<Sampling>{{0.0f, 0}, {0.8f, 1}};
+  const std::vector<int> depths =
+      kFull ? std::vector<int>{1, 2, 3, 7, 15, 31, -1} : std::vector<int>{1, 7, 31, -1};
+  std::int64_t n_equal = 0, n_all = 0;
+  for (const Sampling sampling : samplings) {
+    Tally tallies[3];
+    for (std::size_t p = 0; p < prompts.size(); p += kFull ? 1 : 4) {
+      const Answer plain =
+          answer(*engine, *sequence, request_of(prompts[p], max_new, sampling, {Source::off, -1}));
+      for (const Source source : {Source::mtp, Source::copy, Source::automatic}) {
+        for (const int depth : depths) {
+          Reply reply;
+          const Answer drafted =
+              answer(*engine, *sequence, request_of(prompts[p], max_new, sampling, {source, depth}),
+                     &reply);
+          CHECK_MESSAGE(drafted == plain, "prompt ", p, ", source ", static_cast<int>(source),
+                        ", depth ", depth, ", temperature ", sampling.temperature, ", seed ",
+                        sampling.seed);
+          n_equal += drafted == plain;
+          ++n_all;
+          if (depth < 0) tallies[static_cast<int>(source) - 1].add(reply);
+        }
+      }
+    }
+    for (int s = 0; s < 3; ++s) {
+      std::printf(
+          "temperature %.1f seed %llu, %-4s: %5.2f tokens a pass, %lld of %lld drafts kept\n",
+          static_cast<double>(sampling.temperature), static_cast<unsigned long long>(sampling.seed),
+          s == 0   ? "mtp"
+          : s == 1 ? "copy"
+                   : "auto",
+          static_cast<double>(tallies[s].n_tokens) /
+              static_cast<double>(std::max<std::int64_t>(1, tallies[s].n_passes)),
+          static_cast<long long>(tallies[s].n_accepted),
+          static_cast<long long>(tallies[s].n_drafted));
+      std::fflush(stdout);
+    }
+    // The target's noise goes into the drafts, so that they agree at a temperature, too.
+    if (sampling.temperature <= 0.3f) CHECK(tallies[0].n_accepted > 0);
+  }
+  std::printf("%lld of %lld drafted replies equal\n", static_cast<long long>(n_equal),
+              static_cast<long long>(n_all));
+  CHECK(n_equal == n_all);
+}
+
+TEST_CASE("matrix: every depth from 1 to 31") {
+  const Package& package = sample_package();
+  const std::vector<std::vector<int>> prompts = testing::read_real30(package);
+  EngineOptions options;
+  options.n_threads = 1;
+  options.context = 2048;
+  const auto engine = Engine::open(package, options);
+  const auto sequence = engine->new_sequence();
+  for (int p = 0; p < (kFull ? 6 : 1); ++p) {
+    const auto& prompt = prompts[static_cast<std::size_t>(p)];
+    const Answer plain =
+        answer(*engine, *sequence, request_of(prompt, 64, {0.0f, 0}, {Source::off, -1}));
+    for (int depth = 1; depth <= 31; ++depth) {
+      const Answer drafted =
+          answer(*engine, *sequence, request_of(prompt, 64, {0.0f, 0}, {Source::automatic, depth}));
+      CHECK_MESSAGE(drafted == plain, "prompt ", p, ", depth ", depth);
+    }
+  }
+}
+
+TEST_CASE("matrix: 75 short prompts on a quantised target, one draft (case 3)") {
+  const Package& package = sample_package(Format::q8);
+  const std::vector<int> text = testing::text_ids(package, 2000);
+  EngineOptions options;
+  options.n_threads = 1;
+  options.context = 256;
+  const auto engine = Engine::open(package, options);
+  const auto sequence = engine->new_sequence();
+  int n_equal = 0;
+  for (int i = 0; i < 75; ++i) {
+    const std::vector<int> prompt(text.begin() + 20 * i, text.begin() + 20 * i + 12 + i % 9);
+    const Answer plain =
+        answer(*engine, *sequence, request_of(prompt, 16, {0.0f, 0}, {Source::off, -1}));
+    n_equal +=
+        answer(*engine, *sequence, request_of(prompt, 16, {0.0f, 0}, {Source::mtp, 1})) == plain;
+  }
+  CHECK(n_equal == 75);
+}
+
+}  // namespace
+}  // namespace bolt

@@ -1,0 +1,42 @@
+// The sample model for tests: converted once a process into a folder of its own, its goldens, and
+// the frozen prompts as ids.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/engine/engine.h"
+#include "core/pack/package.h"
+
+namespace bolt::testing {
+
+// A fresh folder under the system's temporary one, removed when the process ends.
+const std::string& scratch_folder();
+
+// The sample package, in its own precision or quantised.
+const Package& sample_package(std::optional<Format> quant = std::nullopt);
+
+struct Golden {
+  std::vector<int> prompt, greedy, drafts;
+  std::vector<float> before_last, last;  // logits after the last two prompt ids
+};
+std::vector<Golden> read_goldens();
+
+// testdata/prompts/real30.jsonl as the sample's chat template and tokenizer have it.
+std::vector<std::vector<int>> read_real30(const Package& package);
+// n ids of running text.
+std::vector<int> text_ids(const Package& package, int n);
+
+// What a reply must not depend on anything for.
+struct Answer {
+  std::vector<int> ids;
+  std::string logits;  // digest of every emitted position's logits
+  Finish finish = Finish::limit;
+  bool operator==(const Answer&) const = default;
+};
+// Runs a request on a sequence that starts afresh.
+Answer answer(Engine& engine, Sequence& sequence, Request request, Reply* reply = nullptr);
+
+}  // namespace bolt::testing

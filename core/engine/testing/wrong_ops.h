@@ -1,0 +1,94 @@
+// The host's ops with one planted mistake each, for tests that must catch it on a real model.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "core/ops/host.h"
+
+namespace bolt::testing {
+
+enum class Mistake {
+  none,
+  replays_one_less,   // one lagging row is not replayed
+  appends_keys,       // keys go behind the rejected ones instead of over them
+  forgets_head_keys,  // what the head absorbs is not written
+};
+
+class WrongOps final : public Ops {
+ public:
+  WrongOps(Ops& ops, Mistake mistake) : ops_(ops), mistake_(mistake) {}
+
+  void begin(const Batch& b, std::span<const int> ids) override { ops_.begin(b, ids); }
+  void finish(const Batch& b) override { ops_.finish(b); }
+  void replay(std::uint64_t key, const std::function<void()>& f) override { ops_.replay(key, f); }
+  void* allocate(std::uint64_t n, const char* why) override { return ops_.allocate(n, why); }
+  std::uint64_t free_bytes() const override { return ops_.free_bytes(); }
+  std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) override {
+    return ops_.mamba_cache(node, n_slots);
+  }
+  std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind, int n_pages) override {
+    return ops_.kv_cache(node, kind, n_pages);
+  }
+  std::unique_ptr<Operand> operand(int rows, int cols) override { return ops_.operand(rows, cols); }
+  void embed(const Weight& table, std::span<const int> ids, Rows<float> x) override {
+    ops_.embed(table, ids, x);
+  }
+  void rms_norm(const Batch& b, Rows<const float> x, const float* w, float eps, int group,
+                Rows<float> y) override {
+    ops_.rms_norm(b, x, w, eps, group, y);
+  }
+  void quantize(Rows<const float> x, bool integer, Operand& operand) override {
+    ops_.quantize(x, integer, operand);
+  }
+  void linear(const Batch& b, const Operand& x, const Weight& w, Epilogue epilogue,
+              Rows<float> y) override {
+    ops_.linear(b, x, w, epilogue, y);
+  }
+  void mamba(const Batch& b, const Mamba2& node, float eps, MambaCache& cache, Rows<const float> in,
+             Rows<float> y) override {
+    std::vector<Segment> segments(b.segments.begin(), b.segments.end());
+    if (mistake_ == Mistake::replays_one_less) {
+      for (Segment& s : segments) s.n_lag = std::max(0, s.n_lag - 1);
+    }
+    ops_.mamba({b.n_rows, segments, b.marked}, node, eps, cache, in, y);
+  }
+  void attention(const Batch& b, const Attention& node, KvCache& cache, Rows<const float> q,
+                 Rows<const float> k, Rows<const float> v, Rows<float> y) override {
+    std::vector<Segment> segments(b.segments.begin(), b.segments.end());
+    if (mistake_ == Mistake::appends_keys) {
+      int& next = next_[&cache];
+      for (Segment& s : segments) {
+        s.first_position = std::max(s.first_position, next);
+        next = s.first_position + s.n_live;
+      }
+    }
+    ops_.attention({b.n_rows, segments, b.marked}, node, cache, q, k, v, y);
+  }
+  void put_keys(const Batch& b, const Attention& node, KvCache& cache, Rows<const float> k,
+                Rows<const float> v) override {
+    if (mistake_ != Mistake::forgets_head_keys) ops_.put_keys(b, node, cache, k, v);
+  }
+  void experts(const Batch& b, const Moe& node, Rows<const float> logits, const Operand& x,
+               Rows<float> y) override {
+    ops_.experts(b, node, logits, x, y);
+  }
+  void add(Rows<const float> x, Rows<float> y) override { ops_.add(x, y); }
+  void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
+              std::span<const std::uint8_t> marked, const int* ids_of,
+              std::span<Sampled> out) override {
+    ops_.sample(logits, specs, marked, ids_of, out);
+  }
+  void read(const float* from, std::span<float> to) override { ops_.read(from, to); }
+  void write(const void* from, std::uint64_t bytes, void* to) override {
+    ops_.write(from, bytes, to);
+  }
+
+ private:
+  Ops& ops_;
+  const Mistake mistake_;
+  std::map<const KvCache*, int> next_;
+};
+
+}  // namespace bolt::testing
