@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -87,6 +88,17 @@ std::uint64_t read_all(ThreadPool& pool, const std::byte* data, std::uint64_t by
   return all;
 }
 
+// Microseconds of a parallel region with next to no work, workers awake.
+double region_us(ThreadPool& pool) {
+  constexpr int kRegions = 20000;
+  std::atomic<int> count{0};
+  const auto work = [&](int begin, int end, int) { count += end - begin; };
+  const Spread took = seconds([&] {
+    for (int i = 0; i < kRegions; ++i) pool.parallel_for(pool.n_threads(), 1, std::ref(work));
+  });
+  return took.median / kRegions * 1e6;
+}
+
 void measure(HostOps& ops, Format format, const char* name, const Options& options, double ceiling,
              std::byte* pool) {
   const SyntheticWeight made = synthetic_weight(format, 1, kN, kK, 1, 0.01f);
@@ -135,12 +147,14 @@ int main(int argc, char** argv) {
   HostOps memory(options.n_threads, Isa::scalar);
   auto* pool = static_cast<std::byte*>(memory.allocate(bytes, "the benchmark's weights"));
   std::memset(pool, 1, bytes);
-  static volatile std::uint64_t keep = 0;
-  const Spread read = seconds([&] { keep = read_all(memory.pool(), pool, bytes); });
+  std::uint64_t sum = 0;
+  const Spread read = seconds([&] { sum ^= read_all(memory.pool(), pool, bytes); });
+  if (sum == 1) fmt::print("\n");  // so that the reads are not left out
   const double ceiling = static_cast<double>(bytes) / read.median / 1e9;
   fmt::print("{} threads, {} x {} weights, read ceiling {:.1f} GB/s [{:.1f} to {:.1f}]\n",
              options.n_threads, kN, kK, ceiling, static_cast<double>(bytes) / read.most / 1e9,
              static_cast<double>(bytes) / read.least / 1e9);
+  fmt::print("a parallel region of these threads takes {:.2f} us\n", region_us(memory.pool()));
   constexpr struct {
     Format format;
     const char* name;
