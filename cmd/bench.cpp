@@ -56,9 +56,8 @@ Exit run_make(BenchCommand& command) {
     write_out(json.end_object().take() + "\n");
   } else if (!command.say.quiet) {
     write_err(fmt::format("{}: generated weights, {} in {}, {:.1f} MB in {:.1f} s\n",
-                          command.make.target, command.make.shape,
-                          format_name(command.make.format), static_cast<double>(bytes) / 1e6,
-                          seconds));
+                          command.make.target, command.make.shape, format_name(command.make.format),
+                          static_cast<double>(bytes) / 1e6, seconds));
   }
   return Exit::ok;
 }

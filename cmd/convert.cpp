@@ -72,7 +72,8 @@ std::string write_receipts(const ConvertCommand& command, const ConvertFacts& do
   receipts::ConversionFacts facts = receipt_facts(command, done, total_ns);
   const receipts::Written written = receipts::write_conversion(facts, where);
   if (is_regular_file(written.path)) {
-    write_file_atomically(done.target + ".jsonl", read_file(written.path), /*replace=*/true, 0600);
+    write_file_atomically(conversion_receipt_path(done.target), read_file(written.path),
+                          /*replace=*/true, 0600);
   }
   return written.path;
 }
@@ -145,8 +146,10 @@ Exit run_convert(ConvertCommand& command) {
   status.clear();
   const std::string receipt = write_receipts(command, done, where, total.count());
   const double seconds = static_cast<double>(total.count()) / 1e9;
-  if (command.say.json) write_out(as_json(done, receipt, seconds));
-  else if (!command.say.quiet) write_err(summary(done, receipt, seconds));
+  if (command.say.json)
+    write_out(as_json(done, receipt, seconds));
+  else if (!command.say.quiet)
+    write_err(summary(done, receipt, seconds));
   return Exit::ok;
 }
 
@@ -162,8 +165,10 @@ void add_convert(CLI::App& app, Action& action) {
   add_parsed(*sub, "--quant", "none|q8", "Quantise the linear weights; none keeps every format",
              [command](const std::string& option, const std::string& text) {
                const Names<int> names = {{"none", 0}, {"q8", 1}};
-               if (parse_name(option, text, names) == 1) command->work.quant = Format::q8;
-               else command->work.quant.reset();
+               if (parse_name(option, text, names) == 1)
+                 command->work.quant = Format::q8;
+               else
+                 command->work.quant.reset();
              });
   sub->add_option("--keep", command->work.keep,
                   "Do not quantise weights or tensors of this name; * and ? match, repeatable")

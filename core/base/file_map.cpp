@@ -152,8 +152,8 @@ void read_at(const FileDescriptor& file, const std::string& path, std::uint64_t 
              std::span<std::byte> to) {
   std::size_t done = 0;
   while (done < to.size()) {
-    const ssize_t n = ::pread(file.get(), to.data() + done, to.size() - done,
-                              static_cast<off_t>(offset + done));
+    const ssize_t n =
+        ::pread(file.get(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path, "cannot read");
     if (n == 0) {

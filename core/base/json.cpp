@@ -119,13 +119,13 @@ JsonDocument JsonDocument::parse(std::string name, std::string_view text,
                                              ? simdjson::padded_string(quote_python_numbers(text))
                                              : simdjson::padded_string(text);
   if (const auto error = state.parser.parse(padded).get(state.root)) {
-    throw Error(Exit::input, fmt::format("{}: not valid JSON: {}", state.name,
-                                         simdjson::error_message(error)));
+    throw Error(Exit::input,
+                fmt::format("{}: not valid JSON: {}", state.name, simdjson::error_message(error)));
   }
   if (options.unique_keys) {
     if (const auto key = repeated_key(state.root, "")) {
-      throw Error(Exit::input, fmt::format("{}: field {} is given twice, expected once",
-                                           state.name, json_quote(*key)));
+      throw Error(Exit::input, fmt::format("{}: field {} is given twice, expected once", state.name,
+                                           json_quote(*key)));
     }
   }
   return document;
@@ -151,8 +151,7 @@ const std::string& JsonValue::file() const {
 }
 
 std::string JsonValue::where() const {
-  return path_.empty() ? file()
-                       : fmt::format("{}: field {}", file(), json_quote(path_));
+  return path_.empty() ? file() : fmt::format("{}: field {}", file(), json_quote(path_));
 }
 
 std::string JsonValue::shown() const {
@@ -200,11 +199,13 @@ std::int64_t JsonValue::integer(std::int64_t min, std::int64_t max) const {
 }
 
 std::uint64_t JsonValue::unsigned_integer() const {
-  if (!dom(element_).is_uint64() && !(dom(element_).is_int64() && dom(element_).get_int64().value_unsafe() >= 0)) {
+  if (!dom(element_).is_uint64() &&
+      !(dom(element_).is_int64() && dom(element_).get_int64().value_unsafe() >= 0)) {
     fail("an integer of at least 0");
   }
-  return dom(element_).is_uint64() ? dom(element_).get_uint64().value_unsafe()
-                              : static_cast<std::uint64_t>(dom(element_).get_int64().value_unsafe());
+  return dom(element_).is_uint64()
+             ? dom(element_).get_uint64().value_unsafe()
+             : static_cast<std::uint64_t>(dom(element_).get_int64().value_unsafe());
 }
 
 double JsonValue::number() const {
@@ -224,8 +225,8 @@ std::string JsonValue::member_path(std::string_view key) const {
 
 JsonValue JsonValue::at(std::string_view key) const {
   if (auto found = find(key)) return *found;
-  throw Error(Exit::input, fmt::format("{}: field {} is missing", file(),
-                                       json_quote(member_path(key))));
+  throw Error(Exit::input,
+              fmt::format("{}: field {} is missing", file(), json_quote(member_path(key))));
 }
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
@@ -267,7 +268,8 @@ std::vector<JsonValue> JsonValue::items() const {
   const simdjson::dom::array array = dom(element_).get_array().value_unsafe();
   all.reserve(array.size());
   for (const auto item : array) {
-    all.push_back(JsonValue(document_, std::bit_cast<Element>(item), fmt::format("{}[{}]", path_, all.size())));
+    all.push_back(JsonValue(document_, std::bit_cast<Element>(item),
+                            fmt::format("{}[{}]", path_, all.size())));
   }
   return all;
 }

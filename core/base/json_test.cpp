@@ -23,13 +23,15 @@ TEST_CASE("json: errors name file, field, what is there and what should be") {
   CHECK(error_of([&] { b.items()[2].at("c").integer(1, 65536); }) ==
         "3 f.json: field \"a.b[2].c\" is 70000, expected an integer in [1, 65536]");
   CHECK(error_of([&] { d.root().at("a").at("q"); }) == "3 f.json: field \"a.q\" is missing");
-  CHECK(error_of([&] { d.root().at("n").string(); }) == "3 f.json: field \"n\" is null, expected a string");
+  CHECK(error_of([&] { d.root().at("n").string(); }) ==
+        "3 f.json: field \"n\" is null, expected a string");
   CHECK(!d.root().find_set("n"));
   CHECK(d.root().find("n")->is_null());
 }
 
 TEST_CASE("json: integers are exact or refused") {
-  const JsonDocument d = parse(R"([9223372036854775807, 9223372036854775808, 1e3, 1.5, -1, 1e300])");
+  const JsonDocument d =
+      parse(R"([9223372036854775807, 9223372036854775808, 1e3, 1.5, -1, 1e300])");
   const auto items = d.root().items();
   CHECK(items[0].integer() == 9223372036854775807);
   CHECK(error_of([&] { items[1].integer(); }) != "nothing");

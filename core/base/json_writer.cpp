@@ -52,8 +52,10 @@ void append_quoted(std::string& out, std::string_view text) {
     } else {
       std::size_t bad = 1;
       const std::size_t n = utf8_sequence(text, i, bad);
-      if (n == 0) out += "\xef\xbf\xbd";
-      else out.append(text.substr(i, n));
+      if (n == 0)
+        out += "\xef\xbf\xbd";
+      else
+        out.append(text.substr(i, n));
       i += n == 0 ? bad : n;
     }
   }

@@ -23,8 +23,9 @@ constexpr unsigned kRenameNoReplace = 1, kRenameExchange = 2;  // linux/fs.h
 
 [[noreturn]] void fail(const std::string& path, const char* doing, int error) {
   if (error == ENOSPC || error == EDQUOT) {
-    throw Error(Exit::fault, fmt::format("{}: {}: {}; free some space and run again", path, doing,
-                                         error == ENOSPC ? "the disk is full" : "over the disk quota"));
+    throw Error(Exit::fault,
+                fmt::format("{}: {}: {}; free some space and run again", path, doing,
+                            error == ENOSPC ? "the disk is full" : "over the disk quota"));
   }
   const bool usage = error == ENOENT || error == ENOTDIR || error == EACCES || error == EROFS ||
                      error == EEXIST || error == EPERM || error == ENAMETOOLONG;
@@ -45,7 +46,9 @@ std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
-std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+std::string name_of(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
 
 void sync_folder(const std::string& path) {
   const FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -69,7 +72,9 @@ void rename_new(const std::string& from, const std::string& to) {
 }
 
 // Temporary folders of `target` are named .NAME.partial-SUFFIX.
-std::string temporary_prefix(const std::string& target) { return fmt::format(".{}.partial-", name_of(target)); }
+std::string temporary_prefix(const std::string& target) {
+  return fmt::format(".{}.partial-", name_of(target));
+}
 
 FileDescriptor lock_folder(const std::string& path) {
   FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -152,8 +157,8 @@ AtomicFile::AtomicFile(const std::string& target, bool replace, int mode)
   }
   if (exists && !replace) fail(target, "cannot create", EEXIST);
   if (exists) target_ = std::filesystem::canonical(target).string();
-  file_ = OutputFile(fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix()),
-                     mode);
+  file_ = OutputFile(
+      fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix()), mode);
 }
 
 AtomicFile::~AtomicFile() {
@@ -171,7 +176,8 @@ void AtomicFile::commit() {
   file_.close();
   if (!direct_) {
     if (replace_) {
-      if (::rename(file_.path().c_str(), target_.c_str()) != 0) fail(target_, "cannot rename to it");
+      if (::rename(file_.path().c_str(), target_.c_str()) != 0)
+        fail(target_, "cannot rename to it");
     } else {
       rename_new(file_.path(), target_);
     }
@@ -193,7 +199,8 @@ AtomicFolder::AtomicFolder(const std::string& target, bool replace)
   if (target_.empty()) throw Error(Exit::usage, "the output folder's name is empty");
   if (path_exists(target_) && !replace) fail(target_, "cannot create", EEXIST);
   remove_stale(target_);
-  temporary_ = fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix());
+  temporary_ =
+      fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix());
   if (::mkdir(temporary_.c_str(), 0755) != 0) fail(target_, "cannot create the folder");
   lock_ = lock_folder(temporary_);
 }

@@ -27,7 +27,8 @@ struct Folder {
   ~Folder() { remove_tree(path); }
   std::string operator/(const std::string& name) const { return path + "/" + name; }
   std::size_t n_entries() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(path), fs::directory_iterator()));
   }
   std::string path;
 };
@@ -42,7 +43,8 @@ TEST_CASE("output: an atomic file is there only after commit") {
   CHECK(folder.n_entries() == 0);
   write_file_atomically(folder / "a", "whole");
   CHECK(read_file(folder / "a") == "whole");
-  CHECK(caught([&] { write_file_atomically(folder / "a", "x", /*replace=*/false); }).code == Exit::usage);
+  CHECK(caught([&] { write_file_atomically(folder / "a", "x", /*replace=*/false); }).code ==
+        Exit::usage);
   CHECK(read_file(folder / "a") == "whole");
   write_file_atomically(folder / "a", "again");
   CHECK(read_file(folder / "a") == "again");

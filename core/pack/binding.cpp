@@ -70,7 +70,9 @@ class Binder {
         continue;
       }
       const auto [at, fresh] = by_name_.emplace(plain, &tensor);
-      if (!fresh) fail(fmt::format("tensors {} and {} are the same part of the model", at->second->name, name));
+      if (!fresh)
+        fail(fmt::format("tensors {} and {} are the same part of the model", at->second->name,
+                         name));
     }
     for (const std::string& name : checkpoint_.absent) bound_.skipped.push_back(name);
   }
@@ -87,7 +89,8 @@ class Binder {
     if (tensor.dtype == "BF16") return Format::bf16;
     if (tensor.dtype == "F16") return Format::f16;
     if (tensor.dtype == "F32") return Format::f32;
-    fail(fmt::format("tensor {} is {}, expected BF16, F16 or F32", tensor.name, tensor.shape_text()));
+    fail(fmt::format("tensor {} is {}, expected BF16, F16 or F32", tensor.name,
+                     tensor.shape_text()));
   }
 
   void expect_shape(const Tensor& tensor, std::vector<std::int64_t> shape) const {
@@ -95,7 +98,8 @@ class Binder {
     Tensor wanted;
     wanted.dtype = tensor.dtype;
     wanted.shape = std::move(shape);
-    fail(fmt::format("tensor {} is {}, expected {}", tensor.name, tensor.shape_text(), wanted.shape_text()));
+    fail(fmt::format("tensor {} is {}, expected {}", tensor.name, tensor.shape_text(),
+                     wanted.shape_text()));
   }
 
   void record(Weight& weight, const std::string& name, Transform transform,
@@ -107,8 +111,9 @@ class Binder {
       if (as_f32) continue;
       if (tensor == tensors.front()) weight.format = format;
       if (weight.format != format) {
-        fail(fmt::format("tensor {} is {}, but {} is {}; the experts of a layer must share one dtype",
-                         tensor->name, tensor->dtype, tensors.front()->name, tensors.front()->dtype));
+        fail(fmt::format(
+            "tensor {} is {}, but {} is {}; the experts of a layer must share one dtype",
+            tensor->name, tensor->dtype, tensors.front()->name, tensors.front()->dtype));
       }
     }
     weight.bytes = weight_bytes(weight);
@@ -144,7 +149,8 @@ class Binder {
   }
 
   // Experts: one tensor each, or one that stacks them all.
-  void bind_experts(Weight& weight, const std::string& ours, const std::string& mixer, const char* part) {
+  void bind_experts(Weight& weight, const std::string& ours, const std::string& mixer,
+                    const char* part) {
     if (const Tensor* stacked = find(fmt::format("{}experts.{}", mixer, part))) {
       expect_shape(*stacked, {weight.n_matrices, weight.n_rows, weight.n_cols});
       record(weight, ours, Transform::copy, {stacked});
@@ -230,7 +236,8 @@ class Binder {
     bind(draft.hnorm, "draft.hnorm", {first + "hnorm.weight"});
     bind(draft.eh_proj, "draft.eh_proj", {first + "eh_proj.weight"});
     for (std::size_t i = 0; i < draft.layers.size(); ++i) {
-      bind_layer(draft.layers[i], fmt::format("draft.layers.{}.", i), fmt::format("mtp.layers.{}.", i));
+      bind_layer(draft.layers[i], fmt::format("draft.layers.{}.", i),
+                 fmt::format("mtp.layers.{}.", i));
     }
     bind(draft.final_norm, "draft.final_norm", {last + "final_layernorm.weight"});
   }
@@ -244,8 +251,9 @@ class Binder {
       ++n;
     }
     if (!first) return;
-    fail(fmt::format("tensor {} {} is no part of the model that config.json describes{}", first->name,
-                     first->shape_text(), n > 1 ? fmt::format("; {} more are left over", n - 1) : ""));
+    fail(fmt::format("tensor {} {} is no part of the model that config.json describes{}",
+                     first->name, first->shape_text(),
+                     n > 1 ? fmt::format("; {} more are left over", n - 1) : ""));
   }
 
   std::string digest(const Tensor& tensor) const {

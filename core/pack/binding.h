@@ -1,5 +1,5 @@
-// Which tensors of a checkpoint each weight of the graph is made of: by name and shape, every tensor
-// used once or knowingly left out. Moving the bytes is convert.h.
+// Which tensors of a checkpoint each weight of the graph is made of: by name and shape, every
+// tensor used once or knowingly left out. Moving the bytes is convert.h.
 #pragma once
 
 #include <map>
@@ -31,10 +31,10 @@ struct Binding {
 };
 
 struct BoundGraph {
-  ModelFacts facts;                     // the config's, without a draft head that is not there
-  Graph graph;                          // formats as the checkpoint's, no bytes yet
+  ModelFacts facts;                         // the config's, without a draft head that is not there
+  Graph graph;                              // formats as the checkpoint's, no bytes yet
   std::map<std::string, Binding> bindings;  // by the weight's name
-  std::vector<std::string> skipped;     // tensors left out: vision, audio, the MTP head if asked
+  std::vector<std::string> skipped;  // tensors left out: vision, audio, the MTP head if asked
 };
 
 // Throws Error(input) naming every kind of mismatch: a tensor that is absent, of another shape or

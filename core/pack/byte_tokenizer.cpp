@@ -14,10 +14,24 @@ namespace {
 constexpr int kControls = 20, kBytes = 256;
 
 const char* control_name(int id) {
-  static constexpr std::array<const char*, 18> kNames = {
-      "<unk>", "<s>",         "</s>",           "",           "",        "",
-      "",      "",            "",               "",           "<|im_start|>", "<|im_end|>",
-      "<think>", "</think>",  "<tool_call>",    "</tool_call>", "<tool_response>", "</tool_response>"};
+  static constexpr std::array<const char*, 18> kNames = {"<unk>",
+                                                         "<s>",
+                                                         "</s>",
+                                                         "",
+                                                         "",
+                                                         "",
+                                                         "",
+                                                         "",
+                                                         "",
+                                                         "",
+                                                         "<|im_start|>",
+                                                         "<|im_end|>",
+                                                         "<think>",
+                                                         "</think>",
+                                                         "<tool_call>",
+                                                         "</tool_call>",
+                                                         "<tool_response>",
+                                                         "</tool_response>"};
   return id < static_cast<int>(kNames.size()) ? kNames[static_cast<std::size_t>(id)] : "";
 }
 
@@ -29,7 +43,9 @@ std::string control(int id) {
 // GPT-2's printable stand-in for a byte, as UTF-8: bytes that print stand for themselves, the other
 // 68 get the code points from 256 on, in order.
 std::string stand_in(int byte) {
-  const auto prints = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
+  const auto prints = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  };
   int code = byte;
   if (!prints(byte)) {
     code = 256;
@@ -48,12 +64,19 @@ std::string byte_tokenizer_json(int n_tokens) {
   json.key("truncation").null().key("padding").null();
   json.key("added_tokens").begin_array();
   for (int id = 0; id < kControls; ++id) {
-    json.begin_object().member("id", id).member("content", control(id)).member("single_word", false);
+    json.begin_object()
+        .member("id", id)
+        .member("content", control(id))
+        .member("single_word", false);
     json.member("lstrip", false).member("rstrip", false).member("normalized", false);
     json.member("special", true).end_object();
   }
   json.end_array().key("normalizer").null();
-  json.key("pre_tokenizer").begin_object().member("type", "Sequence").key("pretokenizers").begin_array();
+  json.key("pre_tokenizer")
+      .begin_object()
+      .member("type", "Sequence")
+      .key("pretokenizers")
+      .begin_array();
   json.begin_object().member("type", "Split").key("pattern").begin_object();
   json.member("Regex",
               R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
@@ -97,7 +120,8 @@ std::string generated_chat_template() {
          "  {{- \"<|im_start|>\" ~ turn.role ~ \"\\n\" ~ turn.content ~ \"<|im_end|>\\n\" -}}\n"
          "{%- endfor -%}\n"
          "{%- if add_generation_prompt -%}\n"
-         "  {{- \"<|im_start|>assistant\\n\" ~ (\"<think>\\n\" if thinking else \"<think></think>\") -}}\n"
+         "  {{- \"<|im_start|>assistant\\n\" ~ (\"<think>\\n\" if thinking else "
+         "\"<think></think>\") -}}\n"
          "{%- endif -%}\n";
 }
 

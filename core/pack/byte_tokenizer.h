@@ -6,7 +6,8 @@
 
 namespace bolt {
 
-// Ids 0..19 are the control tokens of the Nemotron 3 vocabularies (<s> 1, </s> 2, <|im_start|> 10 to
+// Ids 0..19 are the control tokens of the Nemotron 3 vocabularies (<s> 1, </s> 2, <|im_start|> 10
+// to
 // </tool_response> 17), 20..275 the bytes, the rest two-byte tokens and fillers that no text gives.
 inline constexpr int kByteTokenizerIdsMin = 276;
 

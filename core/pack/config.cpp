@@ -58,7 +58,8 @@ const Alias kAliases[] = {
 };
 
 // Biases that no model of the family has; one that is true would be lost without a word.
-constexpr std::string_view kBiases[] = {"use_bias", "mamba_proj_bias", "mlp_bias", "attention_bias"};
+constexpr std::string_view kBiases[] = {"use_bias", "mamba_proj_bias", "mlp_bias",
+                                        "attention_bias"};
 
 // Reads fields of one object by our names.
 class Fields {
@@ -111,7 +112,8 @@ class Fields {
 };
 
 constexpr std::pair<std::string_view, char> kLayerWords[] = {
-    {"mamba", 'M'},     {"linear_attention", 'M'}, {"attention", '*'}, {"full_attention", '*'},
+    {"mamba", 'M'},     {"linear_attention", 'M'},
+    {"attention", '*'}, {"full_attention", '*'},
     {"mlp", '-'},       {"moe", 'E'},
 };
 
@@ -312,9 +314,10 @@ ModelFacts read_facts(const Fields& fields, CheckpointConfig& config) {
   ModelFacts facts;
   facts.pattern = read_pattern(fields, "pattern");
   if (facts.pattern.empty()) {
-    throw Error(Exit::input, fmt::format("{}: neither hybrid_override_pattern nor layers_block_type "
-                                         "is given; they list the kinds of the layers",
-                                         fields.object().where()));
+    throw Error(Exit::input,
+                fmt::format("{}: neither hybrid_override_pattern nor layers_block_type "
+                            "is given; they list the kinds of the layers",
+                            fields.object().where()));
   }
   facts.d_model = fields.integer("d_model", 1, kModelWidthMax);
   facts.vocab_size = fields.integer("vocab_size", 1, kVocabularyMax);
@@ -334,8 +337,8 @@ ModelFacts read_facts(const Fields& fields, CheckpointConfig& config) {
   attention.n_heads = fields.integer("n_heads", 32, 1, 4096);
   // Null says as many as query heads; absent, the family's 8.
   const auto kv = fields.object().find("num_key_value_heads");
-  attention.n_kv_heads = kv && kv->is_null() ? attention.n_heads
-                                             : fields.integer("n_kv_heads", 8, 1, 4096);
+  attention.n_kv_heads =
+      kv && kv->is_null() ? attention.n_heads : fields.integer("n_kv_heads", 8, 1, 4096);
   attention.head_dim = fields.integer("head_dim", 128, 1, 1024);
 
   read_mlps(fields, facts.pattern, /*draft=*/false, facts.mlps);

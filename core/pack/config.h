@@ -12,8 +12,8 @@ namespace bolt {
 class Tokenizer;
 
 struct CheckpointConfig {
-  ModelFacts facts;      // checked (check_facts); draft_pattern as the config declares it, else "*E"
-  ModelConfig model;     // without chat facts
+  ModelFacts facts;   // checked (check_facts); draft_pattern as the config declares it, else "*E"
+  ModelConfig model;  // without chat facts
   bool draft_declared = false;  // the config itself names an MTP head
   bool has_conv_bias = true;
   bool wrapped = false;  // the text model lies under llm_config or text_config

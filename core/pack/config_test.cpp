@@ -55,11 +55,20 @@ TEST_CASE("config: a plain one gives its sizes, and its own text reads back equa
 }
 
 TEST_CASE("config: every spelling of a field") {
-  const auto facts = [](std::vector<std::pair<std::string, std::string>> m) { return read_with(std::move(m)).facts; };
-  CHECK(facts({{"hybrid_override_pattern", ""}, {"layers_block_type", R"(["mamba", "attention", "moe", "mlp"])"}}).pattern == "M*E-");
-  CHECK(facts({{"hybrid_override_pattern", ""}, {"layer_types", R"(["linear_attention", "full_attention", "moe", "mlp"])"}}).pattern == "M*E-");
-  CHECK(facts({{"layers_block_type", R"(["mamba", "attention", "moe", "mlp"])"}}).pattern == "M*E-");
-  CHECK(facts({{"mtp_layers_block_type", R"(["attention", "moe"])"}, {"num_nextn_predict_layers", "1"}}).draft_pattern == "*E");
+  const auto facts = [](std::vector<std::pair<std::string, std::string>> m) {
+    return read_with(std::move(m)).facts;
+  };
+  CHECK(facts({{"hybrid_override_pattern", ""},
+               {"layers_block_type", R"(["mamba", "attention", "moe", "mlp"])"}})
+            .pattern == "M*E-");
+  CHECK(facts({{"hybrid_override_pattern", ""},
+               {"layer_types", R"(["linear_attention", "full_attention", "moe", "mlp"])"}})
+            .pattern == "M*E-");
+  CHECK(facts({{"layers_block_type", R"(["mamba", "attention", "moe", "mlp"])"}}).pattern ==
+        "M*E-");
+  CHECK(facts({{"mtp_layers_block_type", R"(["attention", "moe"])"},
+               {"num_nextn_predict_layers", "1"}})
+            .draft_pattern == "*E");
   CHECK(facts({{"n_groups", ""}, {"mamba_n_groups", "4"}}).mamba2.n_ssm_groups == 4);
   CHECK(facts({{"n_groups", ""}, {"mamba_num_groups", "1"}}).mamba2.n_ssm_groups == 1);
   CHECK(facts({{"conv_kernel", ""}, {"mamba_d_conv", "3"}}).mamba2.conv_kernel == 3);
@@ -83,9 +92,10 @@ TEST_CASE("config: every spelling of a field") {
 TEST_CASE("config: the text model of a wrapper, with stop ids of both") {
   const TemporaryFolder folder;
   TinySpec spec;
-  write_file_atomically(folder / "config.json",
-                        "{\"model_type\": \"nemotron_h_omni\", \"eos_token_id\": 11, \"llm_config\": " +
-                            tiny_config_json(spec) + "}");
+  write_file_atomically(
+      folder / "config.json",
+      "{\"model_type\": \"nemotron_h_omni\", \"eos_token_id\": 11, \"llm_config\": " +
+          tiny_config_json(spec) + "}");
   const CheckpointConfig config = read_config_file(folder / "config.json");
   CHECK(config.wrapped);
   CHECK(config.facts.pattern == "M*E-");
@@ -95,9 +105,12 @@ TEST_CASE("config: the text model of a wrapper, with stop ids of both") {
 TEST_CASE("config: nemotron_h_puzzle's sizes, layer by layer") {
   TinySpec spec;
   spec.pattern = "EME";
-  const auto facts = read_with({{"model_type", "\"nemotron_h_puzzle\""},
-                                {"block_configs", R"([{"moe_intermediate_size": 16, "num_experts_per_tok": 1},
-                                   {}, {"n_routed_experts": 6, "moe_intermediate_size": 40}])"}}, spec).facts;
+  const auto facts =
+      read_with({{"model_type", "\"nemotron_h_puzzle\""},
+                 {"block_configs", R"([{"moe_intermediate_size": 16, "num_experts_per_tok": 1},
+                                   {}, {"n_routed_experts": 6, "moe_intermediate_size": 40}])"}},
+                spec)
+          .facts;
   CHECK(facts.moes[0].d_expert == 16);
   CHECK(facts.moes[0].top_k == 1);
   CHECK(facts.moes[0].n_experts == 4);
@@ -108,49 +121,85 @@ TEST_CASE("config: nemotron_h_puzzle's sizes, layer by layer") {
 }
 
 TEST_CASE("config: what bolt cannot run is refused by name") {
-  CHECK(refusal({{"model_type", "\"llama\""}}) ==
-        "3 config.json: field \"model_type\" is \"llama\", expected nemotron_h or nemotron_h_puzzle: "
-        "bolt runs the Nemotron-H family only");
+  CHECK(
+      refusal({{"model_type", "\"llama\""}}) ==
+      "3 config.json: field \"model_type\" is \"llama\", expected nemotron_h or nemotron_h_puzzle: "
+      "bolt runs the Nemotron-H family only");
   for (const char* bias : {"use_bias", "mamba_proj_bias", "mlp_bias", "attention_bias"}) {
-    CHECK(refusal({{bias, "true"}}) == "3 config.json: field \"" + std::string(bias) +
-                                           "\" is true, expected false; this bias is not supported");
+    CHECK(refusal({{bias, "true"}}) ==
+          "3 config.json: field \"" + std::string(bias) +
+              "\" is true, expected false; this bias is not supported");
     CHECK(refusal({{bias, "false"}}) == "nothing");
   }
-  CHECK(refusal({{"sliding_window", "4096"}}).find("sliding windows are not supported") != std::string::npos);
+  CHECK(refusal({{"sliding_window", "4096"}}).find("sliding windows are not supported") !=
+        std::string::npos);
   CHECK(refusal({{"sliding_window", "null"}}) == "nothing");
   CHECK(refusal({{"mlp_hidden_act", "\"silu\""}}) ==
         "3 config.json: field \"mlp_hidden_act\" is \"silu\", expected \"relu2\"");
   CHECK(refusal({{"mamba_hidden_act", "\"gelu\""}}).find("expected \"silu\"") != std::string::npos);
   CHECK(refusal({{"num_nextn_predict_layers", "2"}}).find("--without-mtp") != std::string::npos);
-  CHECK(refusal({{"mtp_hybrid_override_pattern", "\"M*\""}}).find("--without-mtp") != std::string::npos);
-  CHECK(refusal({{"hybrid_override_pattern", "\"MX\""}}) ==
-        "3 config.json: field \"hybrid_override_pattern\": layer 1 is 'X', expected one of M * - E");
-  CHECK(refusal({{"hybrid_override_pattern", ""}}).find("neither hybrid_override_pattern") != std::string::npos);
+  CHECK(refusal({{"mtp_hybrid_override_pattern", "\"M*\""}}).find("--without-mtp") !=
+        std::string::npos);
+  CHECK(
+      refusal({{"hybrid_override_pattern", "\"MX\""}}) ==
+      "3 config.json: field \"hybrid_override_pattern\": layer 1 is 'X', expected one of M * - E");
+  CHECK(refusal({{"hybrid_override_pattern", ""}}).find("neither hybrid_override_pattern") !=
+        std::string::npos);
   CHECK(refusal({{"layers_block_type", R"(["mamba"])"}}).find("says M, but") != std::string::npos);
   CHECK(refusal({{"layer_types", R"(["conv"])"}}).find("layer_types[0]") != std::string::npos);
-  CHECK(refusal({{"rms_norm_eps", "1e-3"}}).find("\"layer_norm_epsilon\" says") != std::string::npos);
+  CHECK(refusal({{"rms_norm_eps", "1e-3"}}).find("\"layer_norm_epsilon\" says") !=
+        std::string::npos);
 }
 
 TEST_CASE("config: numbers out of range are refused before they are used") {
   const std::pair<const char*, const char*> bad[] = {
-      {"hidden_size", "0"},           {"hidden_size", "-1"},        {"hidden_size", "4294967360"},
-      {"hidden_size", "1e30"},        {"hidden_size", "64.5"},      {"hidden_size", "\"64\""},
-      {"vocab_size", "0"},            {"vocab_size", "9223372036854775807"},
-      {"num_attention_heads", "0"},   {"num_attention_heads", "5000"}, {"num_key_value_heads", "0"},
-      {"num_key_value_heads", "3"},   {"head_dim", "0"},            {"mamba_num_heads", "0"},
-      {"mamba_num_heads", "3"},       {"mamba_head_dim", "0"},      {"ssm_state_size", "0"},
-      {"n_groups", "0"},              {"n_groups", "3"},            {"conv_kernel", "0"},
-      {"conv_kernel", "1"},           {"n_routed_experts", "0"},    {"num_experts_per_tok", "0"},
-      {"num_experts_per_tok", "5"},   {"moe_intermediate_size", "0"},
-      {"n_group", "0"},               {"n_group", "3"},             {"topk_group", "0"},
-      {"topk_group", "2"},            {"intermediate_size", "0"},   {"intermediate_size", "[1, 2]"},
-      {"intermediate_size", "[]"},    {"layer_norm_epsilon", "0"},  {"layer_norm_epsilon", "NaN"},
-      {"layer_norm_epsilon", "-1e-5"}, {"routed_scaling_factor", "Infinity"},
-      {"time_step_limit", "[0.0]"},   {"time_step_limit", "[-1.0, 1.0]"},
-      {"time_step_limit", "[0.5, 0.1]"}, {"time_step_limit", "[0.0, NaN]"},
-      {"time_step_limit", "[0.0, 0.0]"}, {"max_position_embeddings", "0"},
-      {"moe_latent_size", "-1"},      {"eos_token_id", "-2"},       {"eos_token_id", "[2, \"x\"]"},
-      {"bos_token_id", "1.5"},        {"tie_word_embeddings", "1"},
+      {"hidden_size", "0"},
+      {"hidden_size", "-1"},
+      {"hidden_size", "4294967360"},
+      {"hidden_size", "1e30"},
+      {"hidden_size", "64.5"},
+      {"hidden_size", "\"64\""},
+      {"vocab_size", "0"},
+      {"vocab_size", "9223372036854775807"},
+      {"num_attention_heads", "0"},
+      {"num_attention_heads", "5000"},
+      {"num_key_value_heads", "0"},
+      {"num_key_value_heads", "3"},
+      {"head_dim", "0"},
+      {"mamba_num_heads", "0"},
+      {"mamba_num_heads", "3"},
+      {"mamba_head_dim", "0"},
+      {"ssm_state_size", "0"},
+      {"n_groups", "0"},
+      {"n_groups", "3"},
+      {"conv_kernel", "0"},
+      {"conv_kernel", "1"},
+      {"n_routed_experts", "0"},
+      {"num_experts_per_tok", "0"},
+      {"num_experts_per_tok", "5"},
+      {"moe_intermediate_size", "0"},
+      {"n_group", "0"},
+      {"n_group", "3"},
+      {"topk_group", "0"},
+      {"topk_group", "2"},
+      {"intermediate_size", "0"},
+      {"intermediate_size", "[1, 2]"},
+      {"intermediate_size", "[]"},
+      {"layer_norm_epsilon", "0"},
+      {"layer_norm_epsilon", "NaN"},
+      {"layer_norm_epsilon", "-1e-5"},
+      {"routed_scaling_factor", "Infinity"},
+      {"time_step_limit", "[0.0]"},
+      {"time_step_limit", "[-1.0, 1.0]"},
+      {"time_step_limit", "[0.5, 0.1]"},
+      {"time_step_limit", "[0.0, NaN]"},
+      {"time_step_limit", "[0.0, 0.0]"},
+      {"max_position_embeddings", "0"},
+      {"moe_latent_size", "-1"},
+      {"eos_token_id", "-2"},
+      {"eos_token_id", "[2, \"x\"]"},
+      {"bos_token_id", "1.5"},
+      {"tie_word_embeddings", "1"},
   };
   for (const auto& [key, value] : bad) {
     INFO(std::string(key) << " " << std::string(value));
@@ -160,8 +209,10 @@ TEST_CASE("config: numbers out of range are refused before they are used") {
   many.pattern = std::string(5000, 'M');
   CHECK(refusal({}, many).find("5000, expected 1 to 4096") != std::string::npos);
   // Groups of one expert, and as many chosen as the chosen groups hold, are in range.
-  CHECK(refusal({{"n_group", "4"}, {"topk_group", "2"}, {"num_experts_per_tok", "2"}}) == "nothing");
-  CHECK(refusal({{"n_group", "4"}, {"topk_group", "2"}, {"num_experts_per_tok", "3"}}).starts_with("3"));
+  CHECK(refusal({{"n_group", "4"}, {"topk_group", "2"}, {"num_experts_per_tok", "2"}}) ==
+        "nothing");
+  CHECK(refusal({{"n_group", "4"}, {"topk_group", "2"}, {"num_experts_per_tok", "3"}})
+            .starts_with("3"));
 }
 
 }  // namespace

@@ -81,7 +81,8 @@ void read_nodes(const JsonValue& root, const char* key, const std::string& patte
   }
   const auto items = value.items();
   if (items.size() != n) {
-    throw Error(Exit::input, fmt::format("{} has {} entries, expected {}", value.where(), items.size(), n));
+    throw Error(Exit::input,
+                fmt::format("{} has {} entries, expected {}", value.where(), items.size(), n));
   }
   for (std::size_t i = 0; i < n; ++i) read(items[i], nodes[i]);
 }
@@ -211,8 +212,10 @@ void parse_config_json(const std::string& path, const std::string& text, ModelFa
   check_facts(facts, path);
   const std::string expected = config_json(facts, model);
   if (text != expected) {
-    throw Error(Exit::input, fmt::format("{}: differs from what its own facts spell at {}; run `bolt "
-                                         "convert` again", path, first_difference(text, expected)));
+    throw Error(Exit::input,
+                fmt::format("{}: differs from what its own facts spell at {}; run `bolt "
+                            "convert` again",
+                            path, first_difference(text, expected)));
   }
 }
 

@@ -40,11 +40,13 @@ void check_target(const ConvertOptions& options, const std::string& source_folde
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
   const fs::path target = fs::weakly_canonical(trimmed);
   if (source == target) {
-    throw Error(Exit::usage, fmt::format("{}: source and target are the same folder", options.target));
+    throw Error(Exit::usage,
+                fmt::format("{}: source and target are the same folder", options.target));
   }
   if (inside(target, source)) {
-    throw Error(Exit::usage, fmt::format("{}: lies inside the source {}; choose a target outside it",
-                                         options.target, options.source));
+    throw Error(Exit::usage,
+                fmt::format("{}: lies inside the source {}; choose a target outside it",
+                            options.target, options.source));
   }
   if (inside(source, target)) {
     throw Error(Exit::usage, fmt::format("{}: holds the source {}; choose another target",
@@ -52,7 +54,8 @@ void check_target(const ConvertOptions& options, const std::string& source_folde
   }
   const fs::path parent = target.parent_path();
   if (!fs::is_directory(parent)) {
-    throw Error(Exit::usage, fmt::format("{}: its folder {} does not exist", options.target, parent.string()));
+    throw Error(Exit::usage,
+                fmt::format("{}: its folder {} does not exist", options.target, parent.string()));
   }
 }
 
@@ -78,9 +81,12 @@ void check_keep(const ConvertOptions& options, const BoundGraph& bound) {
   for (const std::string& pattern : options.keep) {
     ConvertOptions one;
     one.keep = {pattern};
-    const bool any = std::any_of(bound.bindings.begin(), bound.bindings.end(),
-                                 [&](const auto& item) { return kept(one, item.first, item.second); });
-    if (!any) throw Error(Exit::usage, fmt::format("--keep {}: matches no weight or tensor", json_quote(pattern)));
+    const bool any =
+        std::any_of(bound.bindings.begin(), bound.bindings.end(),
+                    [&](const auto& item) { return kept(one, item.first, item.second); });
+    if (!any)
+      throw Error(Exit::usage,
+                  fmt::format("--keep {}: matches no weight or tensor", json_quote(pattern)));
   }
 }
 
@@ -112,14 +118,17 @@ std::string folder_name(const std::string& folder) {
 std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& pool,
                                       const WorkProgress& progress) {
   std::vector<PackageFile> files;
-  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
-                           "tokenizer_config.json", "chat_template.jinja",
-                           "model.safetensors.index.json"}) {
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja", "model.safetensors.index.json"}) {
     const std::string path = checkpoint.folder + "/" + name;
-    if (path_exists(path)) files.push_back({.path = name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
+    if (path_exists(path))
+      files.push_back(
+          {.path = name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
   }
   for (const SourceFile& file : checkpoint.files) {
-    files.push_back({.path = file.name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
+    files.push_back(
+        {.path = file.name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
   }
   std::uint64_t total = 0;
   for (PackageFile& file : files) {
@@ -136,7 +145,8 @@ std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& 
       meter.add(file.bytes);
     }
   });
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
   return files;
 }
 
@@ -165,7 +175,9 @@ ConvertFacts convert(const ConvertOptions& options) {
   const Checkpoint checkpoint = open_checkpoint(options.source, options.without_mtp);
   check_target(options, checkpoint.folder);
   if (!path_exists(checkpoint.folder + "/tokenizer.json")) {
-    throw Error(Exit::input, checkpoint.folder + ": tokenizer.json is missing; fetch it from the checkpoint's repository");
+    throw Error(Exit::input,
+                checkpoint.folder +
+                    ": tokenizer.json is missing; fetch it from the checkpoint's repository");
   }
   const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
   CheckpointConfig config = read_checkpoint_config(
@@ -179,10 +191,12 @@ ConvertFacts convert(const ConvertOptions& options) {
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
   const SourceRows source(checkpoint, bound);
-  writer.write_weights(bound.graph, [&](const RowRun& run, RowCodes& rows) { source.fill(run, rows); },
-                       [](const std::string&, int) { return 1.0f; }, options.progress);
+  writer.write_weights(
+      bound.graph, [&](const RowRun& run, RowCodes& rows) { source.fill(run, rows); },
+      [](const std::string&, int) { return 1.0f; }, options.progress);
   if (options.verify) {
-    const Verified verified = verify_payload(writer.path(), bound.graph, source, writer.pool(), options.progress);
+    const Verified verified =
+        verify_payload(writer.path(), bound.graph, source, writer.pool(), options.progress);
     facts.verified = true;
     facts.n_verified_values = verified.n_values;
     facts.n_verified_quantised = verified.n_quantised;
@@ -206,7 +220,8 @@ ConvertFacts convert(const ConvertOptions& options) {
   for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   each_weight(bound.graph, [&](const std::string&, const Weight& w) {
-    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) * static_cast<std::uint64_t>(w.n_rows) *
+    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
+                          static_cast<std::uint64_t>(w.n_rows) *
                           static_cast<std::uint64_t>(w.n_cols);
   });
   return facts;

@@ -17,8 +17,8 @@ struct ConvertOptions {
   std::vector<std::string> keep;  // fnmatch patterns of weights or tensors that are not quantised
   bool without_mtp = false;
   bool verify = true;
-  bool force = false;             // replace a package at the target
-  int n_threads = 0;              // 0: all
+  bool force = false;  // replace a package at the target
+  int n_threads = 0;   // 0: all
   std::string bolt_version;
   WorkProgress progress;
 };
@@ -35,7 +35,7 @@ struct ConvertFacts {
   std::vector<std::string> skipped;        // tensors left out: towers, the MTP head if asked
   std::uint64_t source_bytes = 0, package_bytes = 0;
   std::uint64_t n_parameters = 0;
-  std::vector<std::string> quantised;      // weights whose values changed
+  std::vector<std::string> quantised;  // weights whose values changed
   bool has_draft_head = false;
   bool verified = false;
   std::uint64_t n_verified_values = 0, n_verified_quantised = 0;

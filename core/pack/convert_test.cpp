@@ -1,6 +1,7 @@
 #include "core/pack/convert.h"
 
 #include <doctest/doctest.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -66,9 +67,9 @@ double decoded(const TestTensor& tensor, std::size_t i) {
   const std::uint32_t fraction = u & ((1u << fraction_bits) - 1);
   const int exponent = static_cast<int>(u >> fraction_bits) & ((1 << exponent_bits) - 1);
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  const double magnitude = exponent == 0
-                               ? std::ldexp(fraction, 1 - bias - fraction_bits)
-                               : std::ldexp(fraction + (1u << fraction_bits), exponent - bias - fraction_bits);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, 1 - bias - fraction_bits)
+                    : std::ldexp(fraction + (1u << fraction_bits), exponent - bias - fraction_bits);
   return (u >> (8 * width - 1)) != 0 ? -magnitude : magnitude;
 }
 
@@ -77,30 +78,47 @@ double packaged(const Weight& w, int matrix, int row, int column) {
   std::uint32_t code = 0;
   if (w.layout == Layout::plain) {
     const auto width = static_cast<std::size_t>(code_bytes(w.format));
-    const auto i = static_cast<std::size_t>(row) * static_cast<std::size_t>(w.n_cols) + static_cast<std::size_t>(column);
+    const auto i = static_cast<std::size_t>(row) * static_cast<std::size_t>(w.n_cols) +
+                   static_cast<std::size_t>(column);
     std::memcpy(&code, w.matrix(matrix) + i * width, width);
   } else {
-    const std::byte* block = w.matrix(matrix) + (row / 32 * n_groups(w.n_cols) + column / 32) * block_bytes(w.format);
+    const std::byte* block =
+        w.matrix(matrix) + (row / 32 * n_groups(w.n_cols) + column / 32) * block_bytes(w.format);
     code = packed_code(w.format, block, row % 32, column % 32);
   }
   switch (w.format) {
-    case Format::f32: return static_cast<double>(bits_float(code));
-    case Format::bf16: return static_cast<double>(bf16_to_float(static_cast<std::uint16_t>(code)));
-    default: return static_cast<double>(f16_to_float(static_cast<std::uint16_t>(code)));
+    case Format::f32:
+      return static_cast<double>(bits_float(code));
+    case Format::bf16:
+      return static_cast<double>(bf16_to_float(static_cast<std::uint16_t>(code)));
+    default:
+      return static_cast<double>(f16_to_float(static_cast<std::uint16_t>(code)));
   }
 }
 
 // The checkpoint's tensor for a weight, by an own list of names.
 std::string tail_of(const std::string& name, int matrix) {
   static const std::map<std::string, std::string> kTails = {
-      {"norm", "norm.weight"}, {"in_proj", "mixer.in_proj.weight"}, {"conv_w", "mixer.conv1d.weight"},
-      {"conv_b", "mixer.conv1d.bias"}, {"A", "mixer.A_log"}, {"D", "mixer.D"}, {"dt_bias", "mixer.dt_bias"},
-      {"gate_norm", "mixer.norm.weight"}, {"out_proj", "mixer.out_proj.weight"},
-      {"q_proj", "mixer.q_proj.weight"}, {"k_proj", "mixer.k_proj.weight"}, {"v_proj", "mixer.v_proj.weight"},
-      {"o_proj", "mixer.o_proj.weight"}, {"up_proj", "mixer.up_proj.weight"},
-      {"down_proj", "mixer.down_proj.weight"}, {"router", "mixer.gate.weight"},
-      {"router_bias", "mixer.gate.e_score_correction_bias"}, {"latent_down", "mixer.fc1_latent_proj.weight"},
-      {"latent_up", "mixer.fc2_latent_proj.weight"}, {"shared_up", "mixer.shared_experts.up_proj.weight"},
+      {"norm", "norm.weight"},
+      {"in_proj", "mixer.in_proj.weight"},
+      {"conv_w", "mixer.conv1d.weight"},
+      {"conv_b", "mixer.conv1d.bias"},
+      {"A", "mixer.A_log"},
+      {"D", "mixer.D"},
+      {"dt_bias", "mixer.dt_bias"},
+      {"gate_norm", "mixer.norm.weight"},
+      {"out_proj", "mixer.out_proj.weight"},
+      {"q_proj", "mixer.q_proj.weight"},
+      {"k_proj", "mixer.k_proj.weight"},
+      {"v_proj", "mixer.v_proj.weight"},
+      {"o_proj", "mixer.o_proj.weight"},
+      {"up_proj", "mixer.up_proj.weight"},
+      {"down_proj", "mixer.down_proj.weight"},
+      {"router", "mixer.gate.weight"},
+      {"router_bias", "mixer.gate.e_score_correction_bias"},
+      {"latent_down", "mixer.fc1_latent_proj.weight"},
+      {"latent_up", "mixer.fc2_latent_proj.weight"},
+      {"shared_up", "mixer.shared_experts.up_proj.weight"},
       {"shared_down", "mixer.shared_experts.down_proj.weight"}};
   if (name == "embedding") return "embeddings.weight";
   if (name == "final_norm") return "norm_f.weight";
@@ -111,8 +129,10 @@ std::string tail_of(const std::string& name, int matrix) {
     return part == "final_norm" ? "final_layernorm.weight" : "mtp.layers.0." + part + ".weight";
   }
   if (at.starts_with("draft.")) at = "mtp." + at.substr(6);
-  if (part == "experts_up") return at + "mixer.experts." + std::to_string(matrix) + ".up_proj.weight";
-  if (part == "experts_down") return at + "mixer.experts." + std::to_string(matrix) + ".down_proj.weight";
+  if (part == "experts_up")
+    return at + "mixer.experts." + std::to_string(matrix) + ".up_proj.weight";
+  if (part == "experts_down")
+    return at + "mixer.experts." + std::to_string(matrix) + ".down_proj.weight";
   return at + kTails.at(part);
 }
 
@@ -131,7 +151,9 @@ void round_trip(const TinySpec& spec) {
     const bool stacked = spec.stacked_experts && w.n_matrices > 1;
     for (int m = 0; m < w.n_matrices; ++m) {
       std::string tail = tail_of(name, m);
-      if (stacked) tail = tail.substr(0, tail.find(".experts.") + 9) + (name.ends_with("up") ? "up_proj" : "down_proj");
+      if (stacked)
+        tail = tail.substr(0, tail.find(".experts.") + 9) +
+               (name.ends_with("up") ? "up_proj" : "down_proj");
       if (spec.tied && name == "lm_head") tail = "embeddings.weight";
       const TestTensor* tensor = nullptr;
       for (const TestTensor& t : tensors) {
@@ -144,11 +166,17 @@ void round_trip(const TinySpec& spec) {
         CHECK(!spec.conv_bias);
         continue;
       }
-      const std::size_t first = stacked ? static_cast<std::size_t>(m) * static_cast<std::size_t>(w.n_rows) * static_cast<std::size_t>(w.n_cols) : 0;
+      const std::size_t first = stacked ? static_cast<std::size_t>(m) *
+                                              static_cast<std::size_t>(w.n_rows) *
+                                              static_cast<std::size_t>(w.n_cols)
+                                        : 0;
       for (int r = 0; r < w.n_rows; ++r) {
         for (int c = 0; c < w.n_cols; ++c) {
-          double should = decoded(*tensor, first + static_cast<std::size_t>(r) * static_cast<std::size_t>(w.n_cols) + static_cast<std::size_t>(c));
-          if (name.ends_with(".A")) should = static_cast<double>(-exact_exp(static_cast<float>(should)));
+          double should = decoded(
+              *tensor, first + static_cast<std::size_t>(r) * static_cast<std::size_t>(w.n_cols) +
+                           static_cast<std::size_t>(c));
+          if (name.ends_with(".A"))
+            should = static_cast<double>(-exact_exp(static_cast<float>(should)));
           n_wrong += packaged(w, m, r, c) != should;
           ++n_values;
         }
@@ -162,20 +190,28 @@ void round_trip(const TinySpec& spec) {
 
 TEST_CASE("convert: every value of every kind of model comes through, bit for bit") {
   TinySpec spec;
-  SUBCASE("latent experts, MTP head, bf16") { spec.pattern = "MEM*EME", spec.draft_pattern = "*E", spec.d_latent = 48; }
-  SUBCASE("dense, f32, sharded, the other prefix") { spec.pattern = "M-M*-", spec.dtype = "F32", spec.prefix = "model.", spec.n_shards = 3; }
+  SUBCASE("latent experts, MTP head, bf16") {
+    spec.pattern = "MEM*EME", spec.draft_pattern = "*E", spec.d_latent = 48;
+  }
+  SUBCASE("dense, f32, sharded, the other prefix") {
+    spec.pattern = "M-M*-", spec.dtype = "F32", spec.prefix = "model.", spec.n_shards = 3;
+  }
   SUBCASE("f16, stacked experts, grouped routing, wrapped, MTP") {
-    spec.pattern = "ME*E", spec.draft_pattern = "*-", spec.dtype = "F16", spec.stacked_experts = true;
+    spec.pattern = "ME*E", spec.draft_pattern = "*-", spec.dtype = "F16",
+    spec.stacked_experts = true;
     spec.prefix = "language_model.backbone.", spec.n_router_groups = 2, spec.top_k_groups = 1;
     spec.n_shards = 2;
   }
   SUBCASE("odd sizes, no conv bias, tied head, bf16 vectors") {
-    spec.d_model = 70, spec.vocab_size = 301, spec.mamba_heads = 3, spec.mamba_head_dim = 10, spec.n_ssm_groups = 1;
+    spec.d_model = 70, spec.vocab_size = 301, spec.mamba_heads = 3, spec.mamba_head_dim = 10,
+    spec.n_ssm_groups = 1;
     spec.d_state = 17, spec.n_heads = 3, spec.n_kv_heads = 3, spec.head_dim = 23, spec.d_ff = 37;
-    spec.d_expert = 33, spec.d_shared = 1, spec.conv_bias = false, spec.tied = true, spec.vector_dtype = "BF16";
+    spec.d_expert = 33, spec.d_shared = 1, spec.conv_bias = false, spec.tied = true,
+    spec.vector_dtype = "BF16";
   }
   SUBCASE("large states, eight groups, no shared expert") {
-    spec.pattern = "ME", spec.d_state = 256, spec.n_ssm_groups = 8, spec.mamba_heads = 8, spec.mamba_head_dim = 8, spec.d_shared = 0;
+    spec.pattern = "ME", spec.d_state = 256, spec.n_ssm_groups = 8, spec.mamba_heads = 8,
+    spec.mamba_head_dim = 8, spec.d_shared = 0;
   }
   round_trip(spec);
 }
@@ -193,8 +229,9 @@ TEST_CASE("convert: q8 quantises the linears alone, --keep exempts, verify recom
   const auto package = Package::open(options.target);
   each_weight(package->graph(), [&](const std::string& name, const Weight& w) {
     CAPTURE(name);
-    const bool kept = name == "lm_head" || name == "layers.0.in_proj" || name.starts_with("layers.1.") ||
-                      name == "embedding" || name.ends_with("router");
+    const bool kept = name == "lm_head" || name == "layers.0.in_proj" ||
+                      name.starts_with("layers.1.") || name == "embedding" ||
+                      name.ends_with("router");
     const Format expected = w.layout == Layout::plain && name != "embedding" ? Format::f32
                             : kept                                           ? Format::bf16
                                                                              : Format::q8;
@@ -202,7 +239,8 @@ TEST_CASE("convert: q8 quantises the linears alone, --keep exempts, verify recom
   });
   options.force = true;
   options.keep = {"no_such_*"};
-  CHECK(caught([&] { convert(options); }).says("--keep \"no_such_*\": matches no weight or tensor"));
+  CHECK(
+      caught([&] { convert(options); }).says("--keep \"no_such_*\": matches no weight or tensor"));
 }
 
 TEST_CASE("convert: verify finds planted faults: a swapped row, one bit, a q8 code") {
@@ -227,7 +265,9 @@ TEST_CASE("convert: verify finds planted faults: a swapped row, one bit, a q8 co
     const std::string whole = read_file(payload);
     std::string swapped = whole;
     // Rows 1 and 2 of a tile lie in the same 16-byte chunks, a word apart.
-    for (int word = 0; word < 512; word += 4) std::swap_ranges(&swapped[w.offset] + 4 * word + 4, &swapped[w.offset] + 4 * word + 8, &swapped[w.offset] + 4 * word + 8);
+    for (int word = 0; word < 512; word += 4)
+      std::swap_ranges(&swapped[w.offset] + 4 * word + 4, &swapped[w.offset] + 4 * word + 8,
+                       &swapped[w.offset] + 4 * word + 8);
     write_file_atomically(payload, swapped);
     CHECK(caught(verify).says("verify: weight lm_head matrix 0 row 1"));
     std::string flipped = whole;
@@ -279,14 +319,16 @@ TEST_CASE("convert: tensors absent, of another shape or dtype, twice, or left ov
   }
   auto wrong = tensors;
   wrong[3].shape.back() += 1;
-  wrong[3].bytes.append(wrong[3].bytes.size() / static_cast<std::size_t>(wrong[3].shape.back() - 1), '\0');
+  wrong[3].bytes.append(wrong[3].bytes.size() / static_cast<std::size_t>(wrong[3].shape.back() - 1),
+                        '\0');
   CHECK(conversion(spec, wrong).says("tensor " + wrong[3].name + " is"));
   wrong = tensors;
   wrong[0].dtype = "I16";
   CHECK(conversion(spec, wrong).says("expected BF16, F16 or F32"));
   wrong = tensors;
   wrong.push_back({"backbone.layers.0.mixer.k_scale", "F32", {1}, std::string(4, '\0')});
-  CHECK(conversion(spec, wrong).says("tensor backbone.layers.0.mixer.k_scale F32 [1] is no part of the model"));
+  CHECK(conversion(spec, wrong)
+            .says("tensor backbone.layers.0.mixer.k_scale F32 [1] is no part of the model"));
   wrong = tensors;
   wrong.push_back(tensors[1]);
   wrong.back().name = "model." + tensors[1].name.substr(9);
@@ -389,6 +431,42 @@ TEST_CASE("convert: an interrupt leaves nothing behind") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
 
+TEST_CASE("convert: a full disk is named, and nothing is left on it (case 77)") {
+  const TemporaryFolder folder;
+  TinySpec spec;
+  spec.vocab_size = 4000;  // a package above 1 MiB
+  spec.dtype = "F32";
+  write_tiny_checkpoint(folder / "checkpoint", spec);
+  fs::create_directory(folder / "disk");
+  if (mount("tmpfs", (folder / "disk").c_str(), "tmpfs", 0, "size=1m") != 0) {
+    MESSAGE("skipped: no right to mount a small disk");
+    return;
+  }
+  ConvertOptions options = options_for(folder);
+  options.target = folder / "disk/p.bolt";
+  const auto error = caught([&] { convert(options); });
+  const bool empty = fs::is_empty(folder / "disk");
+  umount((folder / "disk").c_str());
+  CHECK(error.code == Exit::fault);
+  CHECK(error.says("the disk is full; free some space and run again"));
+  CHECK(empty);
+}
+
+TEST_CASE("convert: a snapshot of links into a cache converts like the files (case 73)") {
+  const TemporaryFolder folder;
+  TinySpec spec;
+  spec.n_shards = 2;
+  write_tiny_checkpoint(folder / "blobs", spec);
+  fs::create_directory(folder / "checkpoint");
+  for (const auto& entry : fs::directory_iterator(folder / "blobs")) {
+    const std::string name = entry.path().filename().string();
+    fs::create_symlink("../blobs/" + name, folder / ("checkpoint/" + name));
+  }
+  const ConvertFacts facts = convert(options_for(folder));
+  CHECK(facts.verified);
+  CHECK(facts.source_files.size() == 8);
+}
+
 TEST_CASE("convert: stop ids are the union of all sources; defaults come along") {
   const TemporaryFolder folder;
   write_tiny_checkpoint(folder / "checkpoint", TinySpec{});
@@ -409,8 +487,9 @@ TEST_CASE("convert: stop ids are the union of all sources; defaults come along")
   CHECK(model.chat_template_sha256.size() == 64);
   CHECK(model.n_tokens == 300);
   CHECK(model.context_limit == 4096);
-  for (const char* bad : {"{\"temperature\": -1}", "{\"top_p\": 1.5}", "{\"top_p\": NaN}", "{\"min_p\": -0.1}",
-                          "{\"top_k\": 1.5}", "{\"eos_token_id\": 300}", "{\"do_sample\": \"yes\"}"}) {
+  for (const char* bad :
+       {"{\"temperature\": -1}", "{\"top_p\": 1.5}", "{\"top_p\": NaN}", "{\"min_p\": -0.1}",
+        "{\"top_k\": 1.5}", "{\"eos_token_id\": 300}", "{\"do_sample\": \"yes\"}"}) {
     INFO(std::string(bad));
     write_file_atomically(folder / "checkpoint/generation_config.json", bad);
     options.target = folder / "bad.bolt";
@@ -418,8 +497,8 @@ TEST_CASE("convert: stop ids are the union of all sources; defaults come along")
   }
 }
 
-// testdata/pack/make_golden.py: a checkpoint written by Python, and the hash of every weight's bytes
-// as numpy packs and quantises it.
+// testdata/pack/make_golden.py: a checkpoint written by Python, and the hash of every weight's
+// bytes as numpy packs and quantises it.
 TEST_CASE("convert: packed bytes equal an independent packer's, bf16 and q8") {
   const std::string data = BOLT_SOURCE_DIR "/testdata/pack";
   const JsonDocument golden = JsonDocument::load(data + "/golden.json");

@@ -39,7 +39,8 @@ void read_generation_config(const JsonValue& config, ModelConfig& model) {
     if (!(x >= 0.0 && x <= 1e4)) t->fail("a number from 0 to 10000");
     model.temperature = static_cast<float>(x);
   }
-  if (const auto k = config.find_set("top_k")) model.top_k = static_cast<int>(k->integer(-1, kVocabularyMax));
+  if (const auto k = config.find_set("top_k"))
+    model.top_k = static_cast<int>(k->integer(-1, kVocabularyMax));
   if (const auto p = config.find_set("top_p")) model.top_p = read_fraction(*p);
   if (const auto p = config.find_set("min_p")) model.min_p = read_fraction(*p);
 }
@@ -66,12 +67,13 @@ void read_token_ids(const JsonValue& config, ModelConfig& model) {
 
 void read_defaults(const std::string& folder, const Tokenizer& tokenizer, ModelConfig& model) {
   if (path_exists(folder + "/generation_config.json")) {
-    read_generation_config(JsonDocument::load(folder + "/generation_config.json", kPythonJson).root(),
-                           model);
+    read_generation_config(
+        JsonDocument::load(folder + "/generation_config.json", kPythonJson).root(), model);
   }
   std::string bos, eos;
   if (path_exists(folder + "/tokenizer_config.json")) {
-    const JsonDocument document = JsonDocument::load(folder + "/tokenizer_config.json", kPythonJson);
+    const JsonDocument document =
+        JsonDocument::load(folder + "/tokenizer_config.json", kPythonJson);
     bos = token_text(document.root(), "bos_token");
     eos = token_text(document.root(), "eos_token");
     if (const auto add = document.root().find_set("add_bos_token")) model.add_bos = add->boolean();
@@ -92,8 +94,8 @@ void read_defaults(const std::string& folder, const Tokenizer& tokenizer, ModelC
     }
   }
   if (model.bos_id >= model.vocab_size) {
-    throw Error(Exit::input, fmt::format("{}: BOS id {} is outside the vocabulary of {} ids", folder,
-                                         model.bos_id, model.vocab_size));
+    throw Error(Exit::input, fmt::format("{}: BOS id {} is outside the vocabulary of {} ids",
+                                         folder, model.bos_id, model.vocab_size));
   }
 }
 

@@ -14,8 +14,8 @@ class Tokenizer;
 void read_token_ids(const JsonValue& config, ModelConfig& model);
 
 // generation_config.json and tokenizer_config.json of a checkpoint's folder, each if it is there,
-// and the tokenizer: adds stop ids (the union of all sources), BOS, sampling defaults and the number
-// of tokens. Throws Error(input) naming file and field for ids or defaults out of range.
+// and the tokenizer: adds stop ids (the union of all sources), BOS, sampling defaults and the
+// number of tokens. Throws Error(input) naming file and field for ids or defaults out of range.
 void read_defaults(const std::string& folder, const Tokenizer& tokenizer, ModelConfig& model);
 
 }  // namespace bolt

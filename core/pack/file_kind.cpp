@@ -7,21 +7,26 @@
 namespace bolt {
 
 std::string_view looks_like(std::span<const std::byte> start) {
-  std::string text(reinterpret_cast<const char*>(start.data()), std::min<std::size_t>(start.size(), 512));
+  std::string text(reinterpret_cast<const char*>(start.data()),
+                   std::min<std::size_t>(start.size(), 512));
   const auto begins = [&](std::string_view magic) { return text.starts_with(magic); };
   if (begins("GGUF")) return "a GGUF file";
   if (begins("FUGG")) return "a big-endian GGUF file";
   // Old containers of ggml, as little-endian words.
-  if (begins("tjgg") || begins("lmgg") || begins("fmgg") || begins("algg")) return "an old ggml file";
+  if (begins("tjgg") || begins("lmgg") || begins("fmgg") || begins("algg"))
+    return "an old ggml file";
   if (begins("version https://git-lfs")) {
     return "a git-lfs pointer (fetch the file itself with `git lfs pull`)";
   }
   if (begins("PK\x03\x04")) return "a zip archive, such as a PyTorch checkpoint";
-  if (text.size() >= 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return "a Python pickle";
+  if (text.size() >= 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5)
+    return "a Python pickle";
   if (begins("\x1f\x8b")) return "a gzip archive";
   if (begins("\x28\xb5\x2f\xfd")) return "a zstd archive";
   if (begins("\x89HDF")) return "an HDF5 file";
-  if (begins("\x7f""ELF")) return "an ELF program";
+  if (begins("\x7f"
+             "ELF"))
+    return "an ELF program";
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return "";
   std::string head = text.substr(first, 16);

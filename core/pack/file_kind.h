@@ -7,8 +7,8 @@
 
 namespace bolt {
 
-// "an HTML page", "a GGUF file", "a git-lfs pointer" and so on from a file's first bytes (16 or more
-// help); "" if nothing is recognised.
+// "an HTML page", "a GGUF file", "a git-lfs pointer" and so on from a file's first bytes (16 or
+// more help); "" if nothing is recognised.
 std::string_view looks_like(std::span<const std::byte> start);
 
 // Why a file name from a listing is not a plain relative path inside its folder, "" if it is one:

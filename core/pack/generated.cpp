@@ -10,8 +10,8 @@ Spread generated_spread(std::string_view name, const Weight& weight) {
   // Uniform over +-sqrt(3 / K) has variance 1 / K: outputs are as large as inputs.
   const float even = std::sqrt(3.0f / static_cast<float>(weight.n_cols));
   if (is("embedding")) return {-1.7f, 1.7f};
-  if (is(".A")) return {-8.0f, -1.0f};          // A_log from 0 to about 2
-  if (is(".dt_bias")) return {-5.0f, -2.0f};    // steps of about 0.007 to 0.13
+  if (is(".A")) return {-8.0f, -1.0f};        // A_log from 0 to about 2
+  if (is(".dt_bias")) return {-5.0f, -2.0f};  // steps of about 0.007 to 0.13
   if (is(".D")) return {0.9f, 1.1f};
   if (is(".conv_w")) return {-0.6f, 0.6f};
   if (is(".conv_b") || is(".router_bias")) return {-0.05f, 0.05f};

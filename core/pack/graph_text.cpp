@@ -50,7 +50,9 @@ void write_sizes(JsonWriter& json, const Attention& a) {
       .member("n_kv_heads", a.n_kv_heads)
       .member("head_dim", a.head_dim);
 }
-void write_sizes(JsonWriter& json, const Mlp& m) { json.member("op", "mlp").member("d_ff", m.d_ff); }
+void write_sizes(JsonWriter& json, const Mlp& m) {
+  json.member("op", "mlp").member("d_ff", m.d_ff);
+}
 void write_sizes(JsonWriter& json, const Moe& m) {
   json.member("op", "moe")
       .member("n_experts", m.n_experts)
@@ -69,7 +71,8 @@ void write_layers(JsonWriter& json, const std::vector<Layer>& layers) {
     json.begin_object();
     std::visit([&](const auto& mixer) { write_sizes(json, mixer); }, layer.mixer);
     json.key("weights").begin_object();
-    each_layer_weight(layer, [&](const char* name, const Weight& w) { write_weight(json, name, w); });
+    each_layer_weight(layer,
+                      [&](const char* name, const Weight& w) { write_weight(json, name, w); });
     json.end_object().end_object();
   }
 }
@@ -125,8 +128,8 @@ void read_weight(const JsonValue& place, Weight& w) {
   Format found = Format::f32;
   if (!format_named(format.string(), found)) format.fail("f32, bf16, f16, q8 or nvfp4");
   // Vectors are f32; the embedding is read a row at a time, so it keeps a float format.
-  const bool fits = w.layout == Layout::tiles || (w.format == Format::f32 ? found == Format::f32
-                                                                         : code_bytes(found) >= 2);
+  const bool fits = w.layout == Layout::tiles ||
+                    (w.format == Format::f32 ? found == Format::f32 : code_bytes(found) >= 2);
   if (!fits) format.fail(w.format == Format::f32 ? "\"f32\"" : "a float format");
   w.format = found;
   const JsonValue layout = place.at("layout");
@@ -136,7 +139,8 @@ void read_weight(const JsonValue& place, Weight& w) {
   const auto items = shape.items();
   bool same = items.size() == expected.size();
   for (std::size_t i = 0; same && i < items.size(); ++i) same = items[i].integer() == expected[i];
-  if (!same) shape.fail(fmt::format("[{},{},{}] as config.json says", w.n_matrices, w.n_rows, w.n_cols));
+  if (!same)
+    shape.fail(fmt::format("[{},{},{}] as config.json says", w.n_matrices, w.n_rows, w.n_cols));
   w.file = place.at("file").string();
   w.offset = place.at("offset").unsigned_integer();
   if (w.offset % 4096 != 0) place.at("offset").fail("a multiple of 4096");
@@ -197,9 +201,11 @@ void parse_graph_json(const std::string& path, const std::string& text, Graph& g
   const JsonDocument document = JsonDocument::parse(path, text);
   const JsonValue root = document.root();
   read_geometry(root.at("geometry"), graph.geometry);
-  const WeightPlaces places(root, graph.layers.size(), graph.draft ? graph.draft->layers.size() : 0);
+  const WeightPlaces places(root, graph.layers.size(),
+                            graph.draft ? graph.draft->layers.size() : 0);
   if (graph.draft && places.find("draft.vocab_head")) {
-    // Its rows are the draft vocabulary's ids; package.cpp checks the count against draft_vocab.json.
+    // Its rows are the draft vocabulary's ids; package.cpp checks the count against
+    // draft_vocab.json.
     Weight& w = graph.draft->vocab_head;
     const auto shape = places.find("draft.vocab_head")->at("shape").items();
     w.layout = Layout::tiles;
@@ -214,8 +220,10 @@ void parse_graph_json(const std::string& path, const std::string& text, Graph& g
   });
   const std::string expected = graph_json(graph);
   if (text != expected) {
-    throw Error(Exit::input, fmt::format("{}: differs from what config.json implies at {}; run `bolt "
-                                         "convert` again", path, first_difference(text, expected)));
+    throw Error(Exit::input,
+                fmt::format("{}: differs from what config.json implies at {}; run `bolt "
+                            "convert` again",
+                            path, first_difference(text, expected)));
   }
 }
 

@@ -41,7 +41,8 @@ std::optional<std::string> cached_hash(const FileFacts& facts) noexcept {
     if (!path_exists(path)) return std::nullopt;
     const std::string line = read_file(path, 1024);
     const std::string key = key_of(facts);
-    if (!line.starts_with(key) || line.size() != key.size() + 65 || line.back() != '\n') return std::nullopt;
+    if (!line.starts_with(key) || line.size() != key.size() + 65 || line.back() != '\n')
+      return std::nullopt;
     const std::string hash = line.substr(key.size(), 64);
     if (!is_sha256_hex(hash)) return std::nullopt;
     return hash;

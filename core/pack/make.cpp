@@ -52,7 +52,8 @@ std::uint16_t to_bf16(float x) {
 
 // Fills n values by index from `counter` on, four 16-bit draws to a random word.
 template <class Store>
-void fill_floats(std::uint64_t seed, std::uint64_t counter, std::size_t n, const Spread& spread, Store store) {
+void fill_floats(std::uint64_t seed, std::uint64_t counter, std::size_t n, const Spread& spread,
+                 Store store) {
   const float step = (spread.high - spread.low) / 65536.0f;
   for (std::size_t i = 0; i < n; i += 4) {
     std::uint64_t bits = random_bits(seed, counter + i / 4);
@@ -62,7 +63,8 @@ void fill_floats(std::uint64_t seed, std::uint64_t counter, std::size_t n, const
   }
 }
 
-void fill_q8_row(std::uint64_t seed, std::uint64_t counter, const Spread& spread, RowCodes& rows, int r) {
+void fill_q8_row(std::uint64_t seed, std::uint64_t counter, const Spread& spread, RowCodes& rows,
+                 int r) {
   std::int8_t* codes = rows.code_row<std::int8_t>(r);
   for (int k = 0; k < rows.n_cols; k += 8) {
     const std::uint64_t bits = random_bits(seed, counter + static_cast<std::uint64_t>(k) / 8);
@@ -74,7 +76,8 @@ void fill_q8_row(std::uint64_t seed, std::uint64_t counter, const Spread& spread
   // Codes drawn evenly over +-127 deviate by 127 / sqrt(3); scales vary by a quarter.
   const float scale = deviation(spread) * std::sqrt(3.0f) / 127.0f;
   for (int s = 0; s < rows.n_scales(); ++s) {
-    const float vary = 0.875f + 0.25f * random_unit(seed ^ 0x5ca1e, counter + static_cast<std::uint64_t>(s));
+    const float vary =
+        0.875f + 0.25f * random_unit(seed ^ 0x5ca1e, counter + static_cast<std::uint64_t>(s));
     rows.scale_row<std::uint16_t>(r)[s] = float_to_f16(scale * vary);
   }
 }
@@ -90,8 +93,8 @@ void fill_nvfp4_row(std::uint64_t seed, std::uint64_t counter, RowCodes& rows, i
   }
   for (int s = 0; s < rows.n_scales(); ++s) {
     // e4m3 codes 0x30 to 0x38: 0.5 to 1.
-    rows.scale_row<std::uint8_t>(r)[s] =
-        static_cast<std::uint8_t>(0x30 + random_bits(seed ^ 0x5ca1e, counter + static_cast<std::uint64_t>(s)) % 9);
+    rows.scale_row<std::uint8_t>(r)[s] = static_cast<std::uint8_t>(
+        0x30 + random_bits(seed ^ 0x5ca1e, counter + static_cast<std::uint64_t>(s)) % 9);
   }
 }
 
@@ -100,8 +103,9 @@ void generate(std::uint64_t seed, const RowRun& run, RowCodes& rows) {
   const Spread spread = generated_spread(*run.name, w);
   const std::uint64_t name_seed = seed_of(seed, *run.name);
   for (int r = 0; r < run.n_rows; ++r) {
-    const std::uint64_t row = static_cast<std::uint64_t>(run.matrix) * static_cast<std::uint64_t>(w.n_rows) +
-                              static_cast<std::uint64_t>(run.first_row + r);
+    const std::uint64_t row =
+        static_cast<std::uint64_t>(run.matrix) * static_cast<std::uint64_t>(w.n_rows) +
+        static_cast<std::uint64_t>(run.first_row + r);
     const std::uint64_t counter = row * (static_cast<std::uint64_t>(w.n_cols) + 64);
     const auto n = static_cast<std::size_t>(w.n_cols);
     switch (w.format) {
@@ -112,16 +116,22 @@ void generate(std::uint64_t seed, const RowRun& run, RowCodes& rows) {
       }
       case Format::bf16: {
         std::uint16_t* to = rows.code_row<std::uint16_t>(r);
-        fill_floats(name_seed, counter, n, spread, [&](std::size_t k, float x) { to[k] = to_bf16(x); });
+        fill_floats(name_seed, counter, n, spread,
+                    [&](std::size_t k, float x) { to[k] = to_bf16(x); });
         break;
       }
       case Format::f16: {
         std::uint16_t* to = rows.code_row<std::uint16_t>(r);
-        fill_floats(name_seed, counter, n, spread, [&](std::size_t k, float x) { to[k] = float_to_f16(x); });
+        fill_floats(name_seed, counter, n, spread,
+                    [&](std::size_t k, float x) { to[k] = float_to_f16(x); });
         break;
       }
-      case Format::q8: fill_q8_row(name_seed, counter, spread, rows, r); break;
-      case Format::nvfp4: fill_nvfp4_row(name_seed, counter, rows, r); break;
+      case Format::q8:
+        fill_q8_row(name_seed, counter, spread, rows, r);
+        break;
+      case Format::nvfp4:
+        fill_nvfp4_row(name_seed, counter, rows, r);
+        break;
     }
   }
 }
@@ -147,9 +157,10 @@ ModelConfig generated_config(const Shape& shape, const std::string& name) {
 std::vector<PackageFile> make_package(const MakeOptions& options) {
   const Shape shape = find_shape(options.shape);
   if (shape.facts.vocab_size < kByteTokenizerIdsMin) {
-    throw Error(Exit::usage, fmt::format("{}: the vocabulary has {} ids, expected at least {} for the "
-                                         "generated tokenizer", options.shape, shape.facts.vocab_size,
-                                         kByteTokenizerIdsMin));
+    throw Error(Exit::usage,
+                fmt::format("{}: the vocabulary has {} ids, expected at least {} for the "
+                            "generated tokenizer",
+                            options.shape, shape.facts.vocab_size, kByteTokenizerIdsMin));
   }
   Graph graph = graph_skeleton(shape.facts);
   choose_formats(graph, options.format);
@@ -161,13 +172,14 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
         // value = e2m1 * e4m3 * global; the gain is 2^7 * global (arithmetic of nvfp4).
         float gain = 0.0f;
         each_weight(graph, [&](const std::string& n, const Weight& w) {
-          if (n == name) gain = 128.0f * deviation(generated_spread(n, w)) / (kE2m1Rms * kBlockScaleRms);
+          if (n == name)
+            gain = 128.0f * deviation(generated_spread(n, w)) / (kE2m1Rms * kBlockScaleRms);
         });
         return gain;
       },
       options.progress);
-  const std::string name = fmt::format("generated-{}-{}", shape.about.empty() ? "config" : shape.name,
-                                       format_name(options.format));
+  const std::string name = fmt::format(
+      "generated-{}-{}", shape.about.empty() ? "config" : shape.name, format_name(options.format));
   const ModelConfig model = generated_config(shape, name);
   writer.write_text("graph.json", "graph", graph_json(graph));
   writer.write_text("config.json", "config", config_json(shape.facts, model));

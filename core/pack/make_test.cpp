@@ -43,17 +43,24 @@ TEST_CASE("make: the shapes have the published numbers of parameters") {
 
 // The value of one element, whatever the format.
 double value_at(const Weight& w, int m, int r, int c) {
-  const std::byte* block = w.matrix(m) + (r / 32 * n_groups(w.n_cols) + c / 32) * block_bytes(w.format);
+  const std::byte* block =
+      w.matrix(m) + (r / 32 * n_groups(w.n_cols) + c / 32) * block_bytes(w.format);
   const std::uint32_t code = packed_code(w.format, block, r % 32, c % 32);
   const std::uint32_t scale = packed_scale(w.format, block, r % 32, c % 32);
   constexpr double kE2m1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   switch (w.format) {
-    case Format::f32: return static_cast<double>(bits_float(code));
-    case Format::bf16: return static_cast<double>(bf16_to_float(static_cast<std::uint16_t>(code)));
-    case Format::f16: return static_cast<double>(f16_to_float(static_cast<std::uint16_t>(code)));
-    case Format::q8: return static_cast<std::int8_t>(code) * static_cast<double>(f16_to_float(static_cast<std::uint16_t>(scale)));
+    case Format::f32:
+      return static_cast<double>(bits_float(code));
+    case Format::bf16:
+      return static_cast<double>(bf16_to_float(static_cast<std::uint16_t>(code)));
+    case Format::f16:
+      return static_cast<double>(f16_to_float(static_cast<std::uint16_t>(code)));
+    case Format::q8:
+      return static_cast<std::int8_t>(code) *
+             static_cast<double>(f16_to_float(static_cast<std::uint16_t>(scale)));
     case Format::nvfp4:
-      return (code & 8 ? -1 : 1) * kE2m1[code & 7] * static_cast<double>(e4m3_to_float(static_cast<std::uint8_t>(scale))) *
+      return (code & 8 ? -1 : 1) * kE2m1[code & 7] *
+             static_cast<double>(e4m3_to_float(static_cast<std::uint8_t>(scale))) *
              static_cast<double>(w.gains[m]) / 128.0;
   }
   return 0;
@@ -119,7 +126,8 @@ TEST_CASE("make: equal options give equal bytes, another seed others; -0 is neve
   const Weight& w = package->graph().lm_head;
   for (int r = 0; r < 96; ++r) {
     for (int k = 0; k < w.n_cols; ++k) {
-      const std::byte* block = w.data + (r / 32 * n_groups(w.n_cols) + k / 32) * block_bytes(w.format);
+      const std::byte* block =
+          w.data + (r / 32 * n_groups(w.n_cols) + k / 32) * block_bytes(w.format);
       n_minus_zero += packed_code(w.format, block, r % 32, k % 32) == 8;
     }
   }

@@ -75,10 +75,18 @@ std::vector<Layer> shaped_layers(const ModelFacts& facts, const std::string& pat
     Layer layer;
     layer.norm = vector(facts.d_model);
     switch (kind) {
-      case 'M': layer.mixer = shaped(facts.mamba2, facts.d_model); break;
-      case '*': layer.mixer = shaped(facts.attention, facts.d_model); break;
-      case '-': layer.mixer = shaped(mlps.at(mlp++), facts.d_model); break;
-      default: layer.mixer = shaped(moes.at(moe++), facts.d_model); break;
+      case 'M':
+        layer.mixer = shaped(facts.mamba2, facts.d_model);
+        break;
+      case '*':
+        layer.mixer = shaped(facts.attention, facts.d_model);
+        break;
+      case '-':
+        layer.mixer = shaped(mlps.at(mlp++), facts.d_model);
+        break;
+      default:
+        layer.mixer = shaped(moes.at(moe++), facts.d_model);
+        break;
     }
     layers.push_back(std::move(layer));
   }
@@ -97,8 +105,8 @@ class Checker {
   }
   void divides(const char* what, int n, const char* by, int d) const {
     if (n % d != 0) {
-      throw Error(Exit::input,
-                  fmt::format("{}: {} is {}, expected a multiple of {}, {}", name_, what, n, by, d));
+      throw Error(Exit::input, fmt::format("{}: {} is {}, expected a multiple of {}, {}", name_,
+                                           what, n, by, d));
     }
   }
   void pattern(const char* what, const std::string& text, std::string_view letters) const {
@@ -144,8 +152,7 @@ Graph graph_skeleton(const ModelFacts& facts) {
   graph.d_model = facts.d_model;
   graph.vocab_size = facts.vocab_size;
   graph.norm_eps = facts.norm_eps;
-  graph.embedding =
-      shaped_weight(Format::bf16, Layout::plain, 1, facts.vocab_size, facts.d_model);
+  graph.embedding = shaped_weight(Format::bf16, Layout::plain, 1, facts.vocab_size, facts.d_model);
   graph.layers = shaped_layers(facts, facts.pattern, facts.mlps, facts.moes);
   graph.final_norm = vector(facts.d_model);
   graph.lm_head = linear(facts.vocab_size, facts.d_model);
@@ -166,8 +173,9 @@ void check_facts(const ModelFacts& facts, const std::string& name) {
   checker.range("the model width", facts.d_model, 1, kModelWidthMax);
   checker.range("the vocabulary size", facts.vocab_size, 1, kVocabularyMax);
   if (!(facts.norm_eps > 0.0f && facts.norm_eps < 1.0f)) {
-    throw Error(Exit::input, fmt::format("{}: the norm epsilon is {}, expected a number between 0 and 1",
-                                         name, facts.norm_eps));
+    throw Error(Exit::input,
+                fmt::format("{}: the norm epsilon is {}, expected a number between 0 and 1", name,
+                            facts.norm_eps));
   }
   checker.pattern("model", facts.pattern, "M*-E");
   if (!facts.draft_pattern.empty()) checker.pattern("draft head", facts.draft_pattern, "*-E");
@@ -183,19 +191,22 @@ void check_facts(const ModelFacts& facts, const std::string& name) {
     checker.range("the conv kernel", m.conv_kernel, 2, 16);
     if (!(m.dt_min >= 0.0f) || !(m.dt_max >= 0.0f) || (m.dt_max > 0.0f && m.dt_max < m.dt_min)) {
       throw Error(Exit::input, fmt::format("{}: the time step limits are {} and {}, expected 0 <= "
-                                           "least <= greatest", name, m.dt_min, m.dt_max));
+                                           "least <= greatest",
+                                           name, m.dt_min, m.dt_max));
     }
   }
   if (count(facts.pattern + facts.draft_pattern, '*') > 0) {
     const Attention& a = facts.attention;
     checker.range("the number of attention heads", a.n_heads, 1, 4096);
     checker.range("the number of key-value heads", a.n_kv_heads, 1, a.n_heads);
-    checker.divides("the number of attention heads", a.n_heads, "the key-value heads", a.n_kv_heads);
+    checker.divides("the number of attention heads", a.n_heads, "the key-value heads",
+                    a.n_kv_heads);
     checker.range("the attention head size", a.head_dim, 1, 1024);
   }
   checker.same("the number of MLP widths", facts.mlps.size(), count(facts.pattern, '-'));
   checker.same("the number of MoE layers' sizes", facts.moes.size(), count(facts.pattern, 'E'));
-  checker.same("the number of draft MLP widths", facts.draft_mlps.size(), count(facts.draft_pattern, '-'));
+  checker.same("the number of draft MLP widths", facts.draft_mlps.size(),
+               count(facts.draft_pattern, '-'));
   checker.same("the number of draft MoE layers' sizes", facts.draft_moes.size(),
                count(facts.draft_pattern, 'E'));
   for (const auto* list : {&facts.mlps, &facts.draft_mlps}) {

@@ -10,7 +10,7 @@
 namespace bolt {
 
 // Limits that keep every product of sizes inside 64 bits and every index inside an int.
-inline constexpr int kModelWidthMax = 1 << 17;   // d_model, head counts, widths of one layer
+inline constexpr int kModelWidthMax = 1 << 17;  // d_model, head counts, widths of one layer
 inline constexpr int kVocabularyMax = 1 << 22;
 inline constexpr int kExpertsMax = 1 << 12;
 inline constexpr int kLayersMax = 1 << 12;

@@ -31,8 +31,9 @@ constexpr std::size_t kFilesMax = 100'000;
 }
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  });
   return text;
 }
 
@@ -41,8 +42,9 @@ class OpenPackage final : public Package {
   OpenPackage(const std::string& path, const PackageOptions& options) : path_(path) {
     while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
     if (!path_exists(path_)) {
-      throw Error(Exit::usage, fmt::format("{}: no such package; `bolt convert CHECKPOINT {}` makes one",
-                                           path_, path_));
+      throw Error(
+          Exit::usage,
+          fmt::format("{}: no such package; `bolt convert CHECKPOINT {}` makes one", path_, path_));
     }
     if (!is_folder(path_)) {
       FileFacts facts;
@@ -75,11 +77,14 @@ class OpenPackage final : public Package {
   // The seal: package.json's last member is the SHA-256 of every byte before that member.
   void check_seal(const std::string& name, const std::string& text) const {
     const std::size_t at = text.rfind(" \"sha256\": \"");
-    const std::string digest = at == std::string::npos ? "" : sha256_hex(std::string_view(text).substr(0, at));
-    if (at == std::string::npos || text.substr(at) != fmt::format(" \"sha256\": \"{}\"\n}}\n", digest)) {
-      fail(name, fmt::format("its last line does not hold the SHA-256 of what stands before ({}); the "
-                             "file was changed, run `bolt convert` again",
-                             digest.empty() ? "no such line" : digest));
+    const std::string digest =
+        at == std::string::npos ? "" : sha256_hex(std::string_view(text).substr(0, at));
+    if (at == std::string::npos ||
+        text.substr(at) != fmt::format(" \"sha256\": \"{}\"\n}}\n", digest)) {
+      fail(name,
+           fmt::format("its last line does not hold the SHA-256 of what stands before ({}); the "
+                       "file was changed, run `bolt convert` again",
+                       digest.empty() ? "no such line" : digest));
     }
   }
 
@@ -98,7 +103,8 @@ class OpenPackage final : public Package {
     const JsonValue root = document.root();
     const JsonValue format = root.at("format");
     if (format.string() != kFormatVersion) {
-      format.fail(fmt::format("\"{}\"; this bolt reads no other format, run its `bolt convert` again", kFormatVersion));
+      format.fail(fmt::format(
+          "\"{}\"; this bolt reads no other format, run its `bolt convert` again", kFormatVersion));
     }
     check_seal(name, text);
     root.only({"format", "bolt", "arithmetic", "source", "options", "files", "sha256"});
@@ -106,11 +112,17 @@ class OpenPackage final : public Package {
     arith_id_ = arithmetic.at("id").string();
     arith_sha256_ = arithmetic.at("sha256").string();
     if (arith_id_ != kContractId) {
-      throw Error(Exit::unmet, fmt::format("{}: made for the arithmetic contract {}, this bolt computes {}",
-                                           name, arith_id_, kContractId));
+      throw Error(Exit::unmet,
+                  fmt::format("{}: made for the arithmetic contract {}, this bolt computes {}",
+                              name, arith_id_, kContractId));
     }
     source_ = root.at("source").at("name").string();
-    files_.push_back({.path = "package.json", .role = "manifest", .bytes = facts.bytes, .sha256 = sha256_hex(text), .how = "stream", .links = facts.links});
+    files_.push_back({.path = "package.json",
+                      .role = "manifest",
+                      .bytes = facts.bytes,
+                      .sha256 = sha256_hex(text),
+                      .how = "stream",
+                      .links = facts.links});
     read_list(root.at("files"));
   }
 
@@ -126,17 +138,21 @@ class OpenPackage final : public Package {
       file.path = path.string();
       const std::string_view fault = path_fault(file.path);
       if (!fault.empty()) {
-        throw Error(Exit::input, fmt::format("{}: the file name {} {}, expected one inside the package",
-                                             path.where(), path.shown(), fault));
+        throw Error(Exit::input,
+                    fmt::format("{}: the file name {} {}, expected one inside the package",
+                                path.where(), path.shown(), fault));
       }
       if (file.path.find('/') != std::string::npos) path.fail("a file right inside the package");
-      if (!seen.insert(lower(file.path)).second) path.fail("a name that no other file has, letter case aside");
+      if (!seen.insert(lower(file.path)).second)
+        path.fail("a name that no other file has, letter case aside");
       if (file.path < before) path.fail("names in order");
       before = file.path;
       const JsonValue role = item.at("role");
       file.role = role.string();
-      static const std::set<std::string> kRoles{"graph", "config", "tokenizer", "draft_vocab", "payload", "drafter"};
-      if (!kRoles.contains(file.role)) role.fail("graph, config, tokenizer, draft_vocab, payload or drafter");
+      static const std::set<std::string> kRoles{"graph",       "config",  "tokenizer",
+                                                "draft_vocab", "payload", "drafter"};
+      if (!kRoles.contains(file.role))
+        role.fail("graph, config, tokenizer, draft_vocab, payload or drafter");
       file.bytes = item.at("bytes").unsigned_integer();
       file.sha256 = item.at("sha256").string();
       if (!is_sha256_hex(file.sha256)) item.at("sha256").fail("64 hexadecimal digits");
@@ -154,7 +170,8 @@ class OpenPackage final : public Package {
       const FileDescriptor descriptor = open_regular_file(name, facts, /*follow_symlink=*/false);
       if (facts.bytes != file.bytes) {
         fail(name, fmt::format("has {} bytes, package.json says {}; {}", facts.bytes, file.bytes,
-                               facts.bytes < file.bytes ? "cut short, copy it again" : "the file was changed"));
+                               facts.bytes < file.bytes ? "cut short, copy it again"
+                                                        : "the file was changed"));
       }
       file.links = facts.links;
       const FileMap& map = maps_.emplace(file.path, FileMap(name, descriptor, facts)).first->second;
@@ -175,15 +192,18 @@ class OpenPackage final : public Package {
     for (const std::size_t i : which) bytes += files_[i].bytes;
     constexpr std::uint64_t kWorthThreads = 4 << 20;
     const int wanted = options.n_threads > 0 ? options.n_threads : usable_cores();
-    ThreadPool pool(bytes < kWorthThreads ? 1 : std::min<int>(wanted, static_cast<int>(which.size())));
+    ThreadPool pool(bytes < kWorthThreads ? 1
+                                          : std::min<int>(wanted, static_cast<int>(which.size())));
     pool.parallel_for(static_cast<int>(which.size()), 1, [&](int begin, int end, int) {
       for (int k = begin; k < end; ++k) {
         PackageFile& file = files_[which[static_cast<std::size_t>(k)]];
         const FileMap& map = maps_.at(file.path);
         const std::string digest = sha256_hex(map.bytes());
         if (digest != file.sha256) {
-          fail(map.path(), fmt::format("its SHA-256 is {}, package.json says {}; the file was changed, "
-                                       "copy it or run `bolt convert` again", digest, file.sha256));
+          fail(map.path(),
+               fmt::format("its SHA-256 is {}, package.json says {}; the file was changed, "
+                           "copy it or run `bolt convert` again",
+                           digest, file.sha256));
         }
         file.how = "stream";
         if (options.use_hash_cache) remember_hash(map.facts(), digest);
@@ -203,7 +223,8 @@ class OpenPackage final : public Package {
     return maps_.at(found->path);
   }
   bool has(const std::string& role) const {
-    return std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return file.role == role; });
+    return std::any_of(files_.begin(), files_.end(),
+                       [&](const auto& file) { return file.role == role; });
   }
 
   void read_texts() {
@@ -218,7 +239,9 @@ class OpenPackage final : public Package {
     const auto n_ids = graph_.draft ? static_cast<int>(graph_.draft->vocab_ids.size()) : 0;
     const int n_rows = graph_.draft ? graph_.draft->vocab_head.n_rows : 0;
     if (n_ids != n_rows) {
-      fail(graph.path(), fmt::format("the draft vocabulary's head has {} rows, draft_vocab.json {} ids", n_rows, n_ids));
+      fail(graph.path(),
+           fmt::format("the draft vocabulary's head has {} rows, draft_vocab.json {} ids", n_rows,
+                       n_ids));
     }
   }
 
@@ -246,56 +269,59 @@ class OpenPackage final : public Package {
         return file.path == w.file && file.role == "payload";
       });
       if (at == maps_.end() || !payload) {
-        fail(file_path("graph.json"), fmt::format("weight {} lies in {}, which is no payload file of "
-                                                  "package.json", name, json_quote(w.file)));
+        fail(file_path("graph.json"),
+             fmt::format("weight {} lies in {}, which is no payload file of "
+                         "package.json",
+                         name, json_quote(w.file)));
       }
       const FileMap& map = at->second;
       const auto place = [&](std::uint64_t offset, std::uint64_t bytes) {
         if (offset > map.size() || bytes > map.size() - offset) {
-          fail(file_path("graph.json"), fmt::format("weight {} takes bytes {} to {} of {}, which has {}",
-                                                    name, offset, offset + bytes, w.file, map.size()));
+          fail(file_path("graph.json"),
+               fmt::format("weight {} takes bytes {} to {} of {}, which has {}", name, offset,
+                           offset + bytes, w.file, map.size()));
         }
         ranges[w.file].push_back({offset, offset + bytes, name});
         return map.bytes().data() + offset;
       };
       w.data = place(w.offset, w.bytes);
       if (w.format == Format::nvfp4) {
-        w.gains = reinterpret_cast<const float*>(place(w.gain_offset, static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
+        w.gains = reinterpret_cast<const float*>(
+            place(w.gain_offset, static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
       }
     });
     for (auto& [file, list] : ranges) {
-      std::sort(list.begin(), list.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+      std::sort(list.begin(), list.end(),
+                [](const Range& a, const Range& b) { return a.begin < b.begin; });
       for (std::size_t i = 1; i < list.size(); ++i) {
         if (list[i].begin >= list[i - 1].end) continue;
-        fail(file_path("graph.json"), fmt::format("weights {} and {} overlap at byte {} of {}",
-                                                  list[i - 1].weight, list[i].weight, list[i].begin, file));
+        fail(file_path("graph.json"),
+             fmt::format("weights {} and {} overlap at byte {} of {}", list[i - 1].weight,
+                         list[i].weight, list[i].begin, file));
       }
     }
   }
 
-  // The conversion's receipt lies beside the package and names package.json's hash; its last line
-  // but attachments is the seal with its id. A receipt of another package is left alone.
+  // The conversion's receipt lies beside the package, its first line the body, its second the seal
+  // with the body's hash. One that is broken or speaks of another package is left alone: a parent
+  // that cannot be named is no reason not to run.
   void find_conversion() {
-    const std::string receipt = path_ + ".jsonl";
-    if (!path_exists(receipt)) return;
-    std::string text;
+    const std::string receipt = conversion_receipt_path(path_);
+    FileMap file;
     try {
-      text = read_file(receipt, 64 << 20);
+      if (is_regular_file(receipt)) file = FileMap(receipt);
     } catch (const Error&) {
-      return;  // unreadable: the package itself is whole all the same
+      return;  // not readable to us
     }
-    const std::string_view all = text;
-    const std::size_t first_end = all.find('\n');
-    if (first_end == std::string_view::npos) return;
-    const std::string_view body = all.substr(0, first_end);
-    if (body.find(files_.front().sha256) == std::string_view::npos) return;
+    const std::string_view all = file.text();
+    const std::size_t end = all.find('\n');
+    if (end == std::string_view::npos) return;
+    const std::string_view body = all.substr(0, end);
+    const std::string_view seal = all.substr(end + 1, all.find('\n', end + 1) - end - 1);
     const std::string rid = sha256_hex(body);
-    const std::string_view seal = all.substr(first_end + 1, all.find('\n', first_end + 1) - first_end - 1);
-    constexpr std::string_view kRid = "\"rid\":\"";
-    const std::size_t at = seal.find(kRid);
-    if (at == std::string_view::npos) return;
-    conversion_rid_ = seal.substr(at + kRid.size(), 64);
-    if (!is_sha256_hex(conversion_rid_)) conversion_rid_.clear();
+    const bool sealed = seal.find(fmt::format("\"rid\":\"{}\"", rid)) != std::string_view::npos;
+    const bool ours = body.find(files_.front().sha256) != std::string_view::npos;
+    if (sealed && ours) conversion_rid_ = rid;
   }
 
   std::string path_;
@@ -307,6 +333,13 @@ class OpenPackage final : public Package {
 };
 
 }  // namespace
+
+std::string conversion_receipt_path(const std::string& package) {
+  std::string path = package;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path.ends_with(".bolt")) path.resize(path.size() - 5);
+  return path + ".bolt.jsonl";
+}
 
 std::unique_ptr<Package> Package::open(const std::string& path, const PackageOptions& options) {
   return std::make_unique<OpenPackage>(path, options);

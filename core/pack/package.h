@@ -14,14 +14,14 @@ namespace bolt {
 
 // config.json of a package: facts under their normalised names.
 struct ModelConfig {
-  std::string name;          // the checkpoint's folder name
-  std::string model_type;    // nemotron_h, ...
-  int vocab_size = 0;        // rows of the head
-  int n_tokens = 0;          // ids the tokenizer knows; those at or past it are never sampled
+  std::string name;        // the checkpoint's folder name
+  std::string model_type;  // nemotron_h, ...
+  int vocab_size = 0;      // rows of the head
+  int n_tokens = 0;        // ids the tokenizer knows; those at or past it are never sampled
   std::int64_t context_limit = 0;
-  int bos_id = -1;           // -1: none
-  bool add_bos = false;      // raw text gets bos_id first
-  std::vector<int> stop_ids; // the union of all sources, ascending
+  int bos_id = -1;            // -1: none
+  bool add_bos = false;       // raw text gets bos_id first
+  std::vector<int> stop_ids;  // the union of all sources, ascending
   // generation_config.json's defaults, else greedy.
   bool do_sample = false;
   float temperature = 1.0f, top_p = 1.0f, min_p = 0.0f;
@@ -36,8 +36,9 @@ struct ModelConfig {
 
 // One file of a package, as package.json lists it and as it was checked.
 struct PackageFile {
-  std::string path;    // relative, inside the folder
-  std::string role;    // manifest (package.json itself), graph, config, tokenizer, draft_vocab, payload, drafter
+  std::string path;  // relative, inside the folder
+  // manifest (package.json itself), graph, config, tokenizer, draft_vocab, payload, drafter
+  std::string role;
   std::uint64_t bytes = 0;
   std::string sha256;  // hex
   std::string how;     // stream: hashed now from the bytes used; cached: from the hash cache
@@ -45,7 +46,7 @@ struct PackageFile {
 };
 
 struct PackageOptions {
-  int n_threads = 0;        // 0: all
+  int n_threads = 0;  // 0: all
   bool use_hash_cache = true;
 };
 
@@ -65,8 +66,12 @@ class Package {
   virtual const std::string& arith_id() const = 0;      // bolt-exact/1
   virtual const std::string& arith_sha256() const = 0;  // of the contract's test vectors
   virtual const std::string& source() const = 0;        // declared origin, e.g. folder name
-  // rid of the conversion receipt, empty if the package does not name one.
+  // rid of the conversion receipt that lies beside the package and names its manifest's hash; empty
+  // if there is none.
   virtual const std::string& conversion_rid() const = 0;
 };
+
+// Where a package's conversion receipt lies: NAME.bolt has NAME.bolt.jsonl beside it.
+std::string conversion_receipt_path(const std::string& package);
 
 }  // namespace bolt

@@ -37,14 +37,18 @@ struct Editable {
     make_tiny_package(path, spec);
   }
   std::string read(const std::string& name) const { return read_file(path + "/" + name); }
-  void write(const std::string& name, const std::string& bytes) const { write_file_atomically(path + "/" + name, bytes); }
+  void write(const std::string& name, const std::string& bytes) const {
+    write_file_atomically(path + "/" + name, bytes);
+  }
   // Writes a file and seals package.json anew with its size and hash.
   void write_and_list(const std::string& name, const std::string& bytes) {
     const std::string before = read(name);
     write(name, bytes);
     edit_manifest(replaced(replaced(read("package.json"), sha256_hex(before), sha256_hex(bytes)),
-                           "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) + "\",\n   \"bytes\": " + std::to_string(before.size()),
-                           "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) + "\",\n   \"bytes\": " + std::to_string(bytes.size())));
+                           "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) +
+                               "\",\n   \"bytes\": " + std::to_string(before.size()),
+                           "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) +
+                               "\",\n   \"bytes\": " + std::to_string(bytes.size())));
   }
   void edit_manifest(std::string text) const {
     const std::size_t at = text.rfind(" \"sha256\"");
@@ -88,7 +92,8 @@ TEST_CASE("package: what was written is what is opened") {
 
 TEST_CASE("package: a flipped byte anywhere in any file is named") {
   const Editable p;
-  for (const char* name : {"package.json", "graph.json", "config.json", "tokenizer.json", "weights-00001.bin"}) {
+  for (const char* name :
+       {"package.json", "graph.json", "config.json", "tokenizer.json", "weights-00001.bin"}) {
     const std::string whole = p.read(name);
     const std::size_t step = std::max<std::size_t>(1, whole.size() / 61);
     for (std::size_t i = 0; i < whole.size(); i += step) {
@@ -102,7 +107,8 @@ TEST_CASE("package: a flipped byte anywhere in any file is named") {
       CHECK(error.says(name));
     }
     // The ends, where a cut or a longer file shows.
-    for (const std::string& other : {whole.substr(0, whole.size() - 1), whole + "\n", std::string()}) {
+    for (const std::string& other :
+         {whole.substr(0, whole.size() - 1), whole + "\n", std::string()}) {
       p.write(name, other);
       CHECK(p.open().code == Exit::input);
       CHECK(p.open().says(name));
@@ -213,10 +219,14 @@ TEST_CASE("package: a config with sizes out of range or of another model is refu
   Editable p;
   const std::string config = p.read("config.json");
   const std::pair<const char*, const char*> edits[] = {
-      {"\"d_model\": 64", "\"d_model\": 0"},     {"\"n_kv_heads\": 1", "\"n_kv_heads\": 3"},
-      {"\"n_ssm_groups\": 2", "\"n_ssm_groups\": 0"}, {"\"layers\": \"M*E-\"", "\"layers\": \"M*E\""},
-      {"\"layers\": \"M*E-\"", "\"layers\": \"MXE-\""}, {"\"top_k\": 2", "\"top_k\": 20"},
-      {"\"vocab_size\": 300", "\"vocab_size\": 299"},   {"\"stop_ids\": [2, 11]", "\"stop_ids\": [2, 300]"},
+      {"\"d_model\": 64", "\"d_model\": 0"},
+      {"\"n_kv_heads\": 1", "\"n_kv_heads\": 3"},
+      {"\"n_ssm_groups\": 2", "\"n_ssm_groups\": 0"},
+      {"\"layers\": \"M*E-\"", "\"layers\": \"M*E\""},
+      {"\"layers\": \"M*E-\"", "\"layers\": \"MXE-\""},
+      {"\"top_k\": 2", "\"top_k\": 20"},
+      {"\"vocab_size\": 300", "\"vocab_size\": 299"},
+      {"\"stop_ids\": [2, 11]", "\"stop_ids\": [2, 300]"},
       {"\"bos_id\": 1", "\"bos_id\": -2"},
   };
   for (const auto& [from, to] : edits) {
@@ -235,7 +245,8 @@ TEST_CASE("package: other versions and contracts are told apart from damage") {
   CHECK(p.open().says("this bolt reads no other format"));
   p.edit_manifest(replaced(manifest, "bolt-exact/1", "bolt-exact/9"));
   CHECK(p.open().code == Exit::unmet);
-  CHECK(p.open().says("made for the arithmetic contract bolt-exact/9, this bolt computes bolt-exact/1"));
+  CHECK(p.open().says(
+      "made for the arithmetic contract bolt-exact/9, this bolt computes bolt-exact/1"));
   p.edit_manifest(replaced(manifest, "\"role\": \"tokenizer\"", "\"role\": \"config\""));
   CHECK(p.open().says("lists two files of role config"));
   p.edit_manifest(replaced(manifest, "\"role\": \"tokenizer\"", "\"role\": \"songs\""));
@@ -254,12 +265,33 @@ TEST_CASE("package: what is no package says what it is and what to do") {
   CHECK(open(folder / "model.gguf").says("is a GGUF file, expected a package folder"));
 }
 
+TEST_CASE("package: names its conversion receipt where one is sealed and speaks of it") {
+  const Editable p;
+  const std::string body = "{\"package\":\"" + sha256_hex(p.read("package.json")) + "\"}";
+  const auto rid_with = [&](const std::string& text) {
+    write_file_atomically(p.folder / "p.bolt.jsonl", text);
+    return Package::open(p.path)->conversion_rid();
+  };
+  const std::string seal = "{\"rid\":\"" + sha256_hex(body) + "\"}\n";
+  CHECK(conversion_receipt_path(p.path + "/") == p.folder / "p.bolt.jsonl");
+  CHECK(rid_with(body + "\n" + seal) == sha256_hex(body));
+  CHECK(rid_with(body + " \n" + seal) == "");
+  CHECK(rid_with("{\"other\":1}\n{\"rid\":\"" + sha256_hex("{\"other\":1}") + "\"}\n") == "");
+  CHECK(rid_with("") == "");
+  CHECK(rid_with(body) == "");
+}
+
 TEST_CASE("hash cache: answers for unchanged large files only") {
   const TemporaryFolder folder;
   const char* before = getenv("XDG_CACHE_HOME");
   const std::string saved = before ? before : "";
   setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);
-  FileFacts facts{.device = 1, .inode = 2, .bytes = kHashCacheBytesMin, .links = 1, .mtime_ns = 3, .ctime_ns = 4};
+  FileFacts facts{.device = 1,
+                  .inode = 2,
+                  .bytes = kHashCacheBytesMin,
+                  .links = 1,
+                  .mtime_ns = 3,
+                  .ctime_ns = 4};
   const std::string hash = sha256_hex("x");
   remember_hash(facts, hash);
   CHECK(cached_hash(facts) == hash);
@@ -287,8 +319,10 @@ TEST_CASE("hash cache: answers for unchanged large files only") {
   CHECK(!cached_hash(fresh));
   write_file_atomically(folder / "bolt/hashes/1-2", "rubbish");
   CHECK(!cached_hash(facts));
-  if (before) setenv("XDG_CACHE_HOME", saved.c_str(), 1);
-  else unsetenv("XDG_CACHE_HOME");
+  if (before)
+    setenv("XDG_CACHE_HOME", saved.c_str(), 1);
+  else
+    unsetenv("XDG_CACHE_HOME");
 }
 
 }  // namespace

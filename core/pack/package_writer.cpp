@@ -27,7 +27,8 @@ std::uint64_t aligned(std::uint64_t n, std::uint64_t to) { return (n + to - 1) /
 // Payload bytes of a weight with its gains behind it.
 std::uint64_t placed_bytes(const Weight& w) {
   if (w.format != Format::nvfp4) return w.bytes;
-  return aligned(w.bytes, kGainAlignment) + static_cast<std::uint64_t>(w.n_matrices) * sizeof(float);
+  return aligned(w.bytes, kGainAlignment) +
+         static_cast<std::uint64_t>(w.n_matrices) * sizeof(float);
 }
 
 bool is_package(const std::string& path) { return path_exists(path + "/package.json"); }
@@ -35,15 +36,19 @@ bool is_package(const std::string& path) { return path_exists(path + "/package.j
 }  // namespace
 
 PackageWriter::PackageWriter(const std::string& target, bool force, int n_threads)
-    : folder_([&] {
-        if (path_exists(target)) {
-          if (!force) throw Error(Exit::usage, target + ": exists already; --force replaces it");
-          if (!is_package(target)) {
-            throw Error(Exit::usage, target + ": is no package, so --force does not replace it");
-          }
-        }
-        return target;
-      }(), force),
+    : folder_(
+          [&] {
+            if (path_exists(target)) {
+              if (!force)
+                throw Error(Exit::usage, target + ": exists already; --force replaces it");
+              if (!is_package(target)) {
+                throw Error(Exit::usage,
+                            target + ": is no package, so --force does not replace it");
+              }
+            }
+            return target;
+          }(),
+          force),
       pool_(n_threads) {}
 
 std::vector<RowRun> row_runs(const Graph& graph, std::vector<std::string>& names) {
@@ -52,9 +57,11 @@ std::vector<RowRun> row_runs(const Graph& graph, std::vector<std::string>& names
   std::size_t index = 0;
   each_weight(graph, [&](const std::string&, const Weight& w) {
     const std::string* name = &names[index++];
-    const auto tile_bytes = static_cast<std::uint64_t>(kTileRows) * static_cast<std::uint64_t>(w.n_cols) *
+    const auto tile_bytes = static_cast<std::uint64_t>(kTileRows) *
+                            static_cast<std::uint64_t>(w.n_cols) *
                             static_cast<std::uint64_t>(code_bytes(w.format));
-    const auto tiles = std::max<std::uint64_t>(1, kRunBytes / std::max<std::uint64_t>(1, tile_bytes));
+    const auto tiles =
+        std::max<std::uint64_t>(1, kRunBytes / std::max<std::uint64_t>(1, tile_bytes));
     const auto step = static_cast<int>(std::min<std::uint64_t>(tiles * kTileRows, 1 << 20));
     for (int m = 0; m < w.n_matrices; ++m) {
       for (int row = 0; row < w.n_rows; row += step) {
@@ -70,7 +77,13 @@ void PackageWriter::place_weights(Graph& graph) {
   int n_files = 0;
   std::string file;
   const auto close = [&] {
-    if (n_files > 0) files_.push_back({.path = file, .role = "payload", .bytes = end, .sha256 = "", .how = "stream", .links = 1});
+    if (n_files > 0)
+      files_.push_back({.path = file,
+                        .role = "payload",
+                        .bytes = end,
+                        .sha256 = "",
+                        .how = "stream",
+                        .links = 1});
   };
   each_weight(graph, [&](const std::string&, Weight& w) {
     w.bytes = weight_bytes(w);
@@ -112,18 +125,23 @@ void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const Gain
       rows.resize(w.format, run.n_rows, w.n_cols);
       fill(run, rows);
       std::span<const std::byte> bytes = rows.codes;
-      std::uint64_t row_bytes = static_cast<std::uint64_t>(w.n_cols) * static_cast<std::uint64_t>(code_bytes(w.format));
+      std::uint64_t row_bytes =
+          static_cast<std::uint64_t>(w.n_cols) * static_cast<std::uint64_t>(code_bytes(w.format));
       if (w.layout == Layout::tiles) {
-        const auto tile_bytes = static_cast<std::size_t>(n_groups(w.n_cols)) * static_cast<std::size_t>(block_bytes(w.format));
+        const auto tile_bytes = static_cast<std::size_t>(n_groups(w.n_cols)) *
+                                static_cast<std::size_t>(block_bytes(w.format));
         packed.resize(static_cast<std::size_t>(n_tiles(run.n_rows)) * tile_bytes);
         for (int tile = 0; tile < n_tiles(run.n_rows); ++tile) {
-          pack_tile(rows, tile * kTileRows, packed.data() + static_cast<std::size_t>(tile) * tile_bytes);
+          pack_tile(rows, tile * kTileRows,
+                    packed.data() + static_cast<std::size_t>(tile) * tile_bytes);
         }
         bytes = packed;
         row_bytes = tile_bytes / kTileRows;
       }
-      outputs.at(w.file).write_at(w.offset + static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
-                                      static_cast<std::uint64_t>(run.first_row) * row_bytes, bytes);
+      outputs.at(w.file).write_at(w.offset +
+                                      static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
+                                      static_cast<std::uint64_t>(run.first_row) * row_bytes,
+                                  bytes);
       meter.add(bytes.size());
     }
   };
@@ -131,7 +149,8 @@ void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const Gain
   constexpr int kPiece = 256;
   for (int first = 0; first < static_cast<int>(runs.size()); first += kPiece) {
     const int n = std::min(kPiece, static_cast<int>(runs.size()) - first);
-    pool_.parallel_for(n, 1, [&](int begin, int end, int thread) { body(first + begin, first + end, thread); });
+    pool_.parallel_for(
+        n, 1, [&](int begin, int end, int thread) { body(first + begin, first + end, thread); });
   }
   each_weight(graph, [&](const std::string& name, const Weight& w) {
     if (w.format != Format::nvfp4) return;
@@ -142,14 +161,21 @@ void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const Gain
   for (auto& [name, out] : outputs) out.close();
 }
 
-void PackageWriter::write_text(const std::string& name, const std::string& role, const std::string& text) {
+void PackageWriter::write_text(const std::string& name, const std::string& role,
+                               const std::string& text) {
   OutputFile out(folder_.file(name));
   out.append(text);
   out.close();
-  files_.push_back({.path = name, .role = role, .bytes = text.size(), .sha256 = sha256_hex(text), .how = "stream", .links = 1});
+  files_.push_back({.path = name,
+                    .role = role,
+                    .bytes = text.size(),
+                    .sha256 = sha256_hex(text),
+                    .how = "stream",
+                    .links = 1});
 }
 
-std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts, const WorkProgress& progress) {
+std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts,
+                                               const WorkProgress& progress) {
   std::uint64_t total = 0;
   for (const PackageFile& file : files_) total += file.sha256.empty() ? file.bytes : 0;
   Meter meter(progress, "hashing", total);
@@ -168,7 +194,12 @@ std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts, const 
   out.append(text);
   out.close();
   folder_.commit();
-  std::vector<PackageFile> all{{.path = "package.json", .role = "manifest", .bytes = text.size(), .sha256 = sha256_hex(text), .how = "stream", .links = 1}};
+  std::vector<PackageFile> all{{.path = "package.json",
+                                .role = "manifest",
+                                .bytes = text.size(),
+                                .sha256 = sha256_hex(text),
+                                .how = "stream",
+                                .links = 1}};
   all.insert(all.end(), files_.begin(), files_.end());
   return all;
 }
@@ -185,7 +216,11 @@ std::string package_json(const PackageFacts& facts, const std::vector<PackageFil
   };
   JsonWriter json(1);
   json.begin_object().member("format", "bolt-package/1").member("bolt", facts.bolt_version);
-  json.key("arithmetic").begin_object().member("id", kContractId).member("sha256", kContractSha256).end_object();
+  json.key("arithmetic")
+      .begin_object()
+      .member("id", kContractId)
+      .member("sha256", kContractSha256)
+      .end_object();
   json.key("source").begin_object().member("name", facts.source).key("files");
   list(json, facts.source_files, false);
   json.end_object();
@@ -195,7 +230,8 @@ std::string package_json(const PackageFacts& facts, const std::vector<PackageFil
   json.member("sha256", std::string(64, '0'));
   std::string text = json.end_object().take() + "\n";
   const std::size_t seal = text.rfind(" \"sha256\"");
-  text.replace(text.rfind(std::string(64, '0')), 64, sha256_hex(std::string_view(text).substr(0, seal)));
+  text.replace(text.rfind(std::string(64, '0')), 64,
+               sha256_hex(std::string_view(text).substr(0, seal)));
   return text;
 }
 
@@ -206,7 +242,8 @@ std::string sha256_of_file(const std::string& path) {
   Sha256 sha;
   for (std::uint64_t at = 0; at < facts.bytes; at += buffer.size()) {
     check_interrupt();
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), facts.bytes - at));
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), facts.bytes - at));
     read_at(file, path, at, {buffer.data(), n});
     sha.update(buffer.data(), n);
   }

@@ -1,5 +1,5 @@
-// Writing a package folder: where each weight lies, packing in parallel with bounded buffers, hashes,
-// package.json, one atomic rename. What the rows hold is the caller's (convert, make).
+// Writing a package folder: where each weight lies, packing in parallel with bounded buffers,
+// hashes, package.json, one atomic rename. What the rows hold is the caller's (convert, make).
 #pragma once
 
 #include <functional>
@@ -31,9 +31,9 @@ using GainOf = std::function<float(const std::string& name, int matrix)>;
 // What package.json says beside its list of files.
 struct PackageFacts {
   std::string bolt_version;
-  std::string source;  // declared origin
+  std::string source;                     // declared origin
   std::vector<PackageFile> source_files;  // of the checkpoint: path, bytes, sha256
-  std::string options;  // a JSON object: how it was made
+  std::string options;                    // a JSON object: how it was made
 };
 
 class PackageWriter {
@@ -46,7 +46,8 @@ class PackageWriter {
   ThreadPool& pool() { return pool_; }
 
   // Gives every weight of `graph` (formats set) its file and offset, and writes all of them.
-  void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain, const WorkProgress& progress);
+  void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain,
+                     const WorkProgress& progress);
   void write_text(const std::string& name, const std::string& role, const std::string& text);
 
   // Hashes the payload, writes package.json and renames the folder. Answers the files, as

@@ -9,7 +9,8 @@
 namespace bolt {
 
 // Bytes done of bytes to do; from any thread, at most ten times a second and once at the end.
-using WorkProgress = std::function<void(const char* phase, std::uint64_t done, std::uint64_t total)>;
+using WorkProgress =
+    std::function<void(const char* phase, std::uint64_t done, std::uint64_t total)>;
 
 // Counts bytes from several threads and calls the report when it is due.
 class Meter {

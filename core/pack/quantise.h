@@ -1,4 +1,5 @@
-// The contract's quantisers of weights, for `convert --quant`. Deterministic: equal rows give equal codes.
+// The contract's quantisers of weights, for `convert --quant`. Deterministic: equal rows give equal
+// codes.
 #pragma once
 
 #include <cstdint>

@@ -41,10 +41,13 @@ int count_wrong(const std::vector<float>& w) {
   int wrong = 0;
   for (std::size_t g = 0; g < scales.size(); ++g) {
     float amax = 0.0f;
-    for (std::size_t k = 32 * g; k < std::min(w.size(), 32 * g + 32); ++k) amax = std::fmax(amax, std::fabs(w[k]));
-    const double s = nearest_f16(static_cast<double>(static_cast<float>(static_cast<double>(amax) / 127.0)));
+    for (std::size_t k = 32 * g; k < std::min(w.size(), 32 * g + 32); ++k)
+      amax = std::fmax(amax, std::fabs(w[k]));
+    const double s =
+        nearest_f16(static_cast<double>(static_cast<float>(static_cast<double>(amax) / 127.0)));
     wrong += static_cast<double>(f16_to_float(scales[g])) != s;
-    for (std::size_t k = 32 * g; k < std::min(w.size(), 32 * g + 32); ++k) wrong += codes[k] != nearest_code(w[k], s);
+    for (std::size_t k = 32 * g; k < std::min(w.size(), 32 * g + 32); ++k)
+      wrong += codes[k] != nearest_code(w[k], s);
   }
   return wrong;
 }
@@ -52,7 +55,8 @@ int count_wrong(const std::vector<float>& w) {
 TEST_CASE("q8: codes and scales equal an independent quantiser's") {
   std::vector<float> w;
   for (int i = 0; i < 20000; ++i) {
-    const int exponent = static_cast<int>(random_bits(5, static_cast<std::uint64_t>(i / 32)) % 34) - 22;
+    const int exponent =
+        static_cast<int>(random_bits(5, static_cast<std::uint64_t>(i / 32)) % 34) - 22;
     w.push_back(std::ldexp(random_unit(6, static_cast<std::uint64_t>(i)) - 0.5f, exponent));
   }
   CHECK(count_wrong(w) == 0);
@@ -60,7 +64,7 @@ TEST_CASE("q8: codes and scales equal an independent quantiser's") {
 
 TEST_CASE("q8: extremes") {
   CHECK(count_wrong(std::vector<float>(40, 0.0f)) == 0);
-  CHECK(count_wrong({1e-30f, -1e-38f, 0.0f, 1e-45f}) == 0);            // the scale rounds to 0
+  CHECK(count_wrong({1e-30f, -1e-38f, 0.0f, 1e-45f}) == 0);             // the scale rounds to 0
   CHECK(count_wrong({127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -127.0f}) == 0);  // ties to even
   CHECK(count_wrong({0x1p-17f, 0x1p-18f, -0x1p-24f}) == 0);             // subnormal scales
   CHECK(count_wrong({8.0e6f, -8.3e6f}) == 0);                           // the largest f16 scales

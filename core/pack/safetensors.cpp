@@ -15,8 +15,8 @@ namespace bolt {
 namespace {
 
 constexpr std::pair<std::string_view, int> kDtypes[] = {
-    {"F64", 8},     {"F32", 4},     {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},
-    {"I16", 2},     {"I8", 1},      {"U64", 8}, {"U32", 4},  {"U16", 2}, {"U8", 1},
+    {"F64", 8},     {"F32", 4},     {"F16", 2},     {"BF16", 2}, {"I64", 8}, {"I32", 4},
+    {"I16", 2},     {"I8", 1},      {"U64", 8},     {"U32", 4},  {"U16", 2}, {"U8", 1},
     {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"BOOL", 1},
 };
 
@@ -29,8 +29,10 @@ bool tensor_bytes(const std::vector<std::int64_t>& shape, int element_bytes, std
   bytes = static_cast<std::uint64_t>(element_bytes);
   bool zero = false;
   for (const std::int64_t n : shape) {
-    if (n == 0) zero = true;
-    else if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(n), &bytes)) return false;
+    if (n == 0)
+      zero = true;
+    else if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(n), &bytes))
+      return false;
     if (bytes >> 63 != 0) return false;
   }
   if (zero) bytes = 0;
@@ -45,9 +47,11 @@ std::string header_text(const std::string& path, const FileDescriptor& descripto
   read_at(descriptor, path, 0, {start, n_start});
   const bool plausible = n_start > kPrefix && start[kPrefix] == std::byte{'{'};
   const std::string_view kind = looks_like({start, n_start});
-  if (!plausible && !kind.empty()) fail(path, fmt::format("looks like {}, expected safetensors", kind));
+  if (!plausible && !kind.empty())
+    fail(path, fmt::format("looks like {}, expected safetensors", kind));
   if (file_bytes < kPrefix) {
-    fail(path, fmt::format("has {} bytes, expected a safetensors header of at least 8", file_bytes));
+    fail(path,
+         fmt::format("has {} bytes, expected a safetensors header of at least 8", file_bytes));
   }
   std::uint64_t n = 0;
   std::memcpy(&n, start, sizeof n);
@@ -78,18 +82,21 @@ Tensor read_entry(const std::string& path, std::string_view name, const JsonValu
   for (const JsonValue& n : entry.at("shape").items()) {
     tensor.shape.push_back(n.integer(0, std::int64_t{1} << 62));
   }
-  if (tensor.shape.size() > 8) refuse(fmt::format("has {} dimensions, expected at most 8", tensor.shape.size()));
+  if (tensor.shape.size() > 8)
+    refuse(fmt::format("has {} dimensions, expected at most 8", tensor.shape.size()));
   const auto offsets = entry.at("data_offsets").items();
-  if (offsets.size() != 2) refuse(fmt::format("data_offsets holds {} numbers, expected 2", offsets.size()));
+  if (offsets.size() != 2)
+    refuse(fmt::format("data_offsets holds {} numbers, expected 2", offsets.size()));
   const std::uint64_t begin = offsets[0].unsigned_integer(), end = offsets[1].unsigned_integer();
-  if (begin > end) refuse(fmt::format("begins at byte {} of the data and ends before it, at {}", begin, end));
+  if (begin > end)
+    refuse(fmt::format("begins at byte {} of the data and ends before it, at {}", begin, end));
   std::uint64_t bytes = 0;
   if (!tensor_bytes(tensor.shape, element, bytes)) {
     refuse(fmt::format("{} overflows 63 bits", tensor.shape_text()));
   }
   if (end - begin != bytes) {
-    refuse(fmt::format("{} takes {} bytes, but its range [{}, {}) holds {}", tensor.shape_text(), bytes,
-                       begin, end, end - begin));
+    refuse(fmt::format("{} takes {} bytes, but its range [{}, {}) holds {}", tensor.shape_text(),
+                       bytes, begin, end, end - begin));
   }
   if (end > data_bytes) {
     fail(path, fmt::format("is cut short: tensor {} ends at byte {}, the file at {}", name,
@@ -114,8 +121,8 @@ void check_cover(const std::string& path, std::vector<Tensor>& tensors, std::uin
                              tensor.offset));
     }
     if (tensor.offset > at) {
-      fail(path, fmt::format("bytes {} to {} before tensor {} belong to no tensor", at, tensor.offset,
-                             tensor.name));
+      fail(path, fmt::format("bytes {} to {} before tensor {} belong to no tensor", at,
+                             tensor.offset, tensor.name));
     }
     at = tensor.offset + tensor.bytes;
     if (tensor.bytes > 0) before = &tensor;
@@ -132,11 +139,13 @@ void add_file(Checkpoint& checkpoint, const std::string& name) {
   file.path = checkpoint.folder + "/" + name;
   file.descriptor = open_regular_file(file.path, file.facts);
   const int index = static_cast<int>(checkpoint.files.size());
-  for (Tensor& tensor : read_safetensors_header(file.path, file.descriptor, file.facts.bytes, index)) {
+  for (Tensor& tensor :
+       read_safetensors_header(file.path, file.descriptor, file.facts.bytes, index)) {
     const auto [at, fresh] = checkpoint.tensors.emplace(tensor.name, tensor);
     if (!fresh) {
-      fail(file.path, fmt::format("tensor {} is in {} too", tensor.name,
-                                  checkpoint.files[static_cast<std::size_t>(at->second.file)].name));
+      fail(file.path,
+           fmt::format("tensor {} is in {} too", tensor.name,
+                       checkpoint.files[static_cast<std::size_t>(at->second.file)].name));
     }
   }
   checkpoint.files.push_back(std::move(file));
@@ -144,7 +153,8 @@ void add_file(Checkpoint& checkpoint, const std::string& name) {
 
 // Says which shards are missing and how many tensors each holds; only MTP shards may be.
 void check_absent(Checkpoint& checkpoint, const std::string& index,
-                  const std::map<std::string, std::vector<std::string>>& missing, bool without_mtp) {
+                  const std::map<std::string, std::vector<std::string>>& missing,
+                  bool without_mtp) {
   if (missing.empty()) return;
   bool only_mtp = true;
   std::string list;
@@ -156,9 +166,10 @@ void check_absent(Checkpoint& checkpoint, const std::string& index,
     }
   }
   if (only_mtp && without_mtp) return;
-  fail(index, fmt::format("names shards that are missing: {}; {}", list,
-                          only_mtp ? "they hold only the MTP head: convert --without-mtp, or fetch them"
-                                   : "fetch them"));
+  fail(index,
+       fmt::format("names shards that are missing: {}; {}", list,
+                   only_mtp ? "they hold only the MTP head: convert --without-mtp, or fetch them"
+                            : "fetch them"));
 }
 
 void open_indexed(Checkpoint& checkpoint, const std::string& index, bool without_mtp) {
@@ -167,8 +178,9 @@ void open_indexed(Checkpoint& checkpoint, const std::string& index, bool without
   for (const auto& [name, shard] : document.root().at("weight_map").members()) {
     const std::string_view fault = path_fault(shard.string());
     if (!fault.empty()) {
-      throw Error(Exit::input, fmt::format("{}: the file name {} {}, expected one inside the folder",
-                                           shard.where(), shard.shown(), fault));
+      throw Error(Exit::input,
+                  fmt::format("{}: the file name {} {}, expected one inside the folder",
+                              shard.where(), shard.shown(), fault));
     }
     shards[std::string(shard.string())].push_back(std::string(name));
   }
@@ -215,16 +227,20 @@ std::string only_file(const std::string& folder) {
     }
   }
   std::sort(names.begin(), names.end());
-  if (std::find(names.begin(), names.end(), "model.safetensors") != names.end()) return "model.safetensors";
+  if (std::find(names.begin(), names.end(), "model.safetensors") != names.end())
+    return "model.safetensors";
   if (names.size() == 1) return names.front();
   if (names.size() > 1) {
-    fail(folder, fmt::format("holds {} safetensors files but no model.safetensors.index.json; fetch it",
-                             names.size()));
+    fail(folder,
+         fmt::format("holds {} safetensors files but no model.safetensors.index.json; fetch it",
+                     names.size()));
   }
   if (!others.empty()) {
     std::sort(others.begin(), others.end());
-    fail(folder, fmt::format("holds {} but no .safetensors file; expected a Hugging Face checkpoint "
-                             "with config.json and model.safetensors", others.front()));
+    fail(folder,
+         fmt::format("holds {} but no .safetensors file; expected a Hugging Face checkpoint "
+                     "with config.json and model.safetensors",
+                     others.front()));
   }
   fail(folder, "holds no .safetensors file; expected a Hugging Face checkpoint");
 }
@@ -255,7 +271,8 @@ bool is_mtp_name(std::string_view name) {
   return name.starts_with("mtp.");
 }
 
-std::vector<Tensor> read_safetensors_header(const std::string& path, const FileDescriptor& descriptor,
+std::vector<Tensor> read_safetensors_header(const std::string& path,
+                                            const FileDescriptor& descriptor,
                                             std::uint64_t file_bytes, int file) {
   const std::string text = header_text(path, descriptor, file_bytes);
   const std::uint64_t data_start = 8 + text.size();
@@ -282,7 +299,8 @@ Checkpoint open_checkpoint(const std::string& path, bool without_mtp) {
     return checkpoint;
   }
   checkpoint.folder = path;
-  while (checkpoint.folder.size() > 1 && checkpoint.folder.back() == '/') checkpoint.folder.pop_back();
+  while (checkpoint.folder.size() > 1 && checkpoint.folder.back() == '/')
+    checkpoint.folder.pop_back();
   const std::string index = checkpoint.folder + "/model.safetensors.index.json";
   if (path_exists(index)) {
     open_indexed(checkpoint, index, without_mtp);

@@ -18,8 +18,8 @@ struct Tensor {
   std::string name;
   std::string dtype;  // as the header spells it: BF16, F16, F32, ...
   std::vector<std::int64_t> shape;
-  int file = 0;               // index into Checkpoint::files
-  std::uint64_t offset = 0;   // of its first byte in the file
+  int file = 0;              // index into Checkpoint::files
+  std::uint64_t offset = 0;  // of its first byte in the file
   std::uint64_t bytes = 0;
 
   std::int64_t n_elements() const;
@@ -47,12 +47,13 @@ struct Checkpoint {
 
 // Opens `path`, a folder or one .safetensors file. Throws Error(input) naming file, tensor and byte
 // for whatever is malformed, cut short, overlapping or missing. A shard that is absent and holds
-// only MTP tensors is allowed if `without_mtp`. Shards may be symbolic links: the name is checked as
-// written, never its target.
+// only MTP tensors is allowed if `without_mtp`. Shards may be symbolic links: the name is checked
+// as written, never its target.
 Checkpoint open_checkpoint(const std::string& path, bool without_mtp);
 
 // Tensors of one file by its header, checked against the file's size; `file` is put into each.
-std::vector<Tensor> read_safetensors_header(const std::string& path, const FileDescriptor& descriptor,
+std::vector<Tensor> read_safetensors_header(const std::string& path,
+                                            const FileDescriptor& descriptor,
                                             std::uint64_t file_bytes, int file);
 
 bool is_mtp_name(std::string_view tensor_name);

@@ -55,7 +55,8 @@ const Tensor* SourceRows::read_raw(const RowRun& run, std::vector<std::byte>& ra
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(run.weight->n_cols) * element;
   std::uint64_t first = static_cast<std::uint64_t>(run.first_row);
   if (bound.tensors.size() == 1) {
-    first += static_cast<std::uint64_t>(run.matrix) * static_cast<std::uint64_t>(run.weight->n_rows);
+    first +=
+        static_cast<std::uint64_t>(run.matrix) * static_cast<std::uint64_t>(run.weight->n_rows);
   }
   raw.resize(static_cast<std::size_t>(run.n_rows) * row_bytes);
   const SourceFile& file = checkpoint_->files[static_cast<std::size_t>(tensor.file)];
@@ -64,8 +65,8 @@ const Tensor* SourceRows::read_raw(const RowRun& run, std::vector<std::byte>& ra
   const std::size_t bad = first_not_finite(tensor, raw.data(), n);
   if (bad < n) {
     throw Error(Exit::input,
-                fmt::format("{}: tensor {} holds {} at index {}, expected finite weights", file.path,
-                            tensor.name, widened(tensor, raw.data(), bad),
+                fmt::format("{}: tensor {} holds {} at index {}, expected finite weights",
+                            file.path, tensor.name, widened(tensor, raw.data(), bad),
                             first * static_cast<std::uint64_t>(run.weight->n_cols) + bad));
   }
   return &tensor;
@@ -88,9 +89,12 @@ void SourceRows::fill(const RowRun& run, RowCodes& rows) const {
         const auto i = static_cast<std::size_t>(r) * row.size() + static_cast<std::size_t>(k);
         row[static_cast<std::size_t>(k)] = widened(*tensor, raw.data(), i);
       }
-      if (!quantise_q8(row.data(), w.n_cols, rows.code_row<std::int8_t>(r), rows.scale_row<std::uint16_t>(r))) {
-        throw Error(Exit::input, fmt::format("tensor {}: row {} is too large for q8; --keep '{}' keeps "
-                                             "it as it is", tensor->name, run.first_row + r, tensor->name));
+      if (!quantise_q8(row.data(), w.n_cols, rows.code_row<std::int8_t>(r),
+                       rows.scale_row<std::uint16_t>(r))) {
+        throw Error(Exit::input,
+                    fmt::format("tensor {}: row {} is too large for q8; --keep '{}' keeps "
+                                "it as it is",
+                                tensor->name, run.first_row + r, tensor->name));
       }
     }
     return;
@@ -104,7 +108,8 @@ void SourceRows::fill(const RowRun& run, RowCodes& rows) const {
     float x = widened(*tensor, raw.data(), i);
     if (bound.transform == Transform::negated_exp) x = -exact_exp(x);
     if (!is_finite(x)) {
-      throw Error(Exit::input, fmt::format("tensor {}: -exp of index {} is not finite", tensor->name, i));
+      throw Error(Exit::input,
+                  fmt::format("tensor {}: -exp of index {} is not finite", tensor->name, i));
     }
     std::memcpy(rows.codes.data() + 4 * i, &x, 4);
   }

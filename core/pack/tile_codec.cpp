@@ -37,12 +37,14 @@ void pack_group_row(Format format, const std::byte* codes, int row, std::byte* b
     case Format::f16:
       // Word w holds columns 2w, 2w + 1 of the group: plane w / 4, lane w % 4.
       for (int w = 0; w < 16; ++w) {
-        store(block + (w >> 2) * 512 + word_index(w & 3, row) * 4, load<std::uint32_t>(codes + 4 * w));
+        store(block + (w >> 2) * 512 + word_index(w & 3, row) * 4,
+              load<std::uint32_t>(codes + 4 * w));
       }
       break;
     case Format::f32:
       for (int w = 0; w < 16; ++w) {
-        store(block + (w >> 2) * 1024 + word_index(w & 3, row) * 8, load<std::uint64_t>(codes + 8 * w));
+        store(block + (w >> 2) * 1024 + word_index(w & 3, row) * 8,
+              load<std::uint64_t>(codes + 8 * w));
       }
       break;
     case Format::q8:
@@ -107,7 +109,8 @@ void RowCodes::resize(Format f, int rows, int cols) {
   n_cols = cols;
   const auto n = static_cast<std::size_t>(rows);
   codes.resize(n * static_cast<std::size_t>(cols) * static_cast<std::size_t>(code_bytes(f)));
-  scales.resize(n * static_cast<std::size_t>(n_scales()) * static_cast<std::size_t>(scale_bytes(f)));
+  scales.resize(n * static_cast<std::size_t>(n_scales()) *
+                static_cast<std::size_t>(scale_bytes(f)));
 }
 
 void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
@@ -115,16 +118,19 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
   const int groups = n_groups(rows.n_cols), block = block_bytes(format), code = code_bytes(format);
   std::memset(to, 0, static_cast<std::size_t>(groups) * static_cast<std::size_t>(block));
   const int n = std::min(kTileRows, rows.n_rows - first_row);
-  const std::size_t row_bytes = static_cast<std::size_t>(rows.n_cols) * static_cast<std::size_t>(code);
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(rows.n_cols) * static_cast<std::size_t>(code);
   const int n_scales = rows.n_scales();
   for (int r = 0; r < n; ++r) {
     const auto source_row = static_cast<std::size_t>(first_row + r);
     const std::byte* codes = rows.codes.data() + source_row * row_bytes;
-    const std::byte* scales = rows.scales.data() + source_row * static_cast<std::size_t>(n_scales) *
-                                                       static_cast<std::size_t>(scale_bytes(format));
+    const std::byte* scales =
+        rows.scales.data() + source_row * static_cast<std::size_t>(n_scales) *
+                                 static_cast<std::size_t>(scale_bytes(format));
     for (int g = 0; g < groups; ++g) {
       std::byte* at = to + static_cast<std::size_t>(g) * static_cast<std::size_t>(block);
-      const std::byte* group = codes + static_cast<std::size_t>(g) * kGroupCols * static_cast<std::size_t>(code);
+      const std::byte* group =
+          codes + static_cast<std::size_t>(g) * kGroupCols * static_cast<std::size_t>(code);
       const int n_cols = std::min(kGroupCols, rows.n_cols - g * kGroupCols);
       std::byte padded[kGroupCols * 4];
       if (n_cols < kGroupCols) {

@@ -1,5 +1,6 @@
-// Between rows of codes and the packed blocks of tiles.h: whole tiles in, whole tiles out, and single
-// elements by another way, so that one checks the other. What codes mean is quantise.h and core/ops.
+// Between rows of codes and the packed blocks of tiles.h: whole tiles in, whole tiles out, and
+// single elements by another way, so that one checks the other. What codes mean is quantise.h and
+// core/ops.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,14 @@ bool format_named(std::string_view name, Format& format);
 // Bytes of one code as rows hold it: 4 f32, 2 bf16 and f16, 1 q8 (s8) and nvfp4 (a nibble a byte).
 constexpr int code_bytes(Format format) {
   switch (format) {
-    case Format::f32: return 4;
+    case Format::f32:
+      return 4;
     case Format::bf16:
-    case Format::f16: return 2;
+    case Format::f16:
+      return 2;
     case Format::q8:
-    case Format::nvfp4: return 1;
+    case Format::nvfp4:
+      return 1;
   }
   return 0;
 }
@@ -46,11 +50,13 @@ struct RowCodes {
   int n_scales() const;  // of a row
   template <class T>
   T* code_row(int row) {
-    return reinterpret_cast<T*>(codes.data()) + static_cast<std::size_t>(row) * static_cast<std::size_t>(n_cols);
+    return reinterpret_cast<T*>(codes.data()) +
+           static_cast<std::size_t>(row) * static_cast<std::size_t>(n_cols);
   }
   template <class T>
   T* scale_row(int row) {
-    return reinterpret_cast<T*>(scales.data()) + static_cast<std::size_t>(row) * static_cast<std::size_t>(n_scales());
+    return reinterpret_cast<T*>(scales.data()) +
+           static_cast<std::size_t>(row) * static_cast<std::size_t>(n_scales());
   }
 };
 

@@ -60,15 +60,18 @@ RowCodes random_rows(Format format, int n_rows, int n_cols, std::uint64_t seed) 
 
 std::uint32_t source_code(RowCodes& rows, int r, int k) {
   switch (code_bytes(rows.format)) {
-    case 1: return rows.code_row<std::uint8_t>(r)[k];
-    case 2: return rows.code_row<std::uint16_t>(r)[k];
-    default: return rows.code_row<std::uint32_t>(r)[k];
+    case 1:
+      return rows.code_row<std::uint8_t>(r)[k];
+    case 2:
+      return rows.code_row<std::uint16_t>(r)[k];
+    default:
+      return rows.code_row<std::uint32_t>(r)[k];
   }
 }
 
 std::vector<std::byte> packed(const RowCodes& rows, int first_row) {
-  std::vector<std::byte> tile(static_cast<std::size_t>(n_groups(rows.n_cols) * block_bytes(rows.format)),
-                              std::byte{0xee});
+  std::vector<std::byte> tile(
+      static_cast<std::size_t>(n_groups(rows.n_cols) * block_bytes(rows.format)), std::byte{0xee});
   pack_tile(rows, first_row, tile.data());
   return tile;
 }
@@ -89,7 +92,8 @@ TEST_CASE("tiles: every bit lies where the layout's text puts it, padding is zer
             const bool row_there = first + r < n_rows;
             for (int c = 0; c < kGroupCols; ++c) {
               const int k = g * kGroupCols + c;
-              const std::uint32_t should = row_there && k < n_cols ? source_code(rows, first + r, k) : 0;
+              const std::uint32_t should =
+                  row_there && k < n_cols ? source_code(rows, first + r, k) : 0;
               const std::uint32_t is = read_bits(block, bit_of(format, r, c), code_bits(format));
               n_wrong += is != should || packed_code(format, block, r, c) != is;
               n_set += is != 0;
@@ -101,7 +105,8 @@ TEST_CASE("tiles: every bit lies where the layout's text puts it, padding is zer
                 should = format == Format::q8 ? rows.scale_row<std::uint16_t>(first + r)[s]
                                               : rows.scale_row<std::uint8_t>(first + r)[s];
               }
-              const std::uint32_t is = read_bits(block, 8 * scale_byte(format, r, half), 8 * scale_bytes(format));
+              const std::uint32_t is =
+                  read_bits(block, 8 * scale_byte(format, r, half), 8 * scale_bytes(format));
               n_wrong += is != should || packed_scale(format, block, r, half * 16) != is;
             }
           }
@@ -116,11 +121,13 @@ TEST_CASE("tiles: every bit lies where the layout's text puts it, padding is zer
 TEST_CASE("tiles: a wrong twin, two rows swapped, is seen by the element addresses") {
   RowCodes rows = random_rows(Format::bf16, 32, 32, 3);
   const auto right = packed(rows, 0);
-  std::swap_ranges(rows.code_row<std::uint16_t>(4), rows.code_row<std::uint16_t>(5), rows.code_row<std::uint16_t>(9));
+  std::swap_ranges(rows.code_row<std::uint16_t>(4), rows.code_row<std::uint16_t>(5),
+                   rows.code_row<std::uint16_t>(9));
   const auto wrong = packed(rows, 0);
   int n_differ = 0;
   for (int c = 0; c < 32; ++c) {
-    n_differ += packed_code(Format::bf16, right.data(), 4, c) != packed_code(Format::bf16, wrong.data(), 4, c);
+    n_differ += packed_code(Format::bf16, right.data(), 4, c) !=
+                packed_code(Format::bf16, wrong.data(), 4, c);
   }
   CHECK(n_differ > 16);
 }

@@ -21,7 +21,8 @@ namespace {
 
 std::uint32_t raw_bits(const std::byte* raw, int element_bytes, std::size_t i) {
   std::uint32_t bits = 0;
-  std::memcpy(&bits, raw + i * static_cast<std::size_t>(element_bytes), static_cast<std::size_t>(element_bytes));
+  std::memcpy(&bits, raw + i * static_cast<std::size_t>(element_bytes),
+              static_cast<std::size_t>(element_bytes));
   return bits;
 }
 
@@ -41,35 +42,47 @@ class RunCheck {
  public:
   RunCheck(const RowRun& run, const Binding& binding, const Tensor* tensor, const std::byte* raw,
            const std::byte* packed)
-      : run_(run), w_(*run.weight), binding_(binding), tensor_(tensor), raw_(raw), packed_(packed) {}
+      : run_(run),
+        w_(*run.weight),
+        binding_(binding),
+        tensor_(tensor),
+        raw_(raw),
+        packed_(packed) {}
 
   void all() const {
     for (int r = 0; r < run_.n_rows; ++r) {
-      if (w_.format == Format::q8) quantised_row(r);
-      else plain_row(r);
+      if (w_.format == Format::q8)
+        quantised_row(r);
+      else
+        plain_row(r);
     }
   }
 
  private:
   const std::byte* block(int r, int k) const {
     const auto groups = static_cast<std::size_t>(n_groups(w_.n_cols));
-    return packed_ + (static_cast<std::size_t>(r / kTileRows) * groups + static_cast<std::size_t>(k / kGroupCols)) *
+    return packed_ + (static_cast<std::size_t>(r / kTileRows) * groups +
+                      static_cast<std::size_t>(k / kGroupCols)) *
                          static_cast<std::size_t>(block_bytes(w_.format));
   }
   std::uint32_t found(int r, int k) const {
-    if (w_.layout == Layout::tiles) return packed_code(w_.format, block(r, k), r % kTileRows, k % kGroupCols);
+    if (w_.layout == Layout::tiles)
+      return packed_code(w_.format, block(r, k), r % kTileRows, k % kGroupCols);
     return raw_bits(packed_, code_bytes(w_.format), index(r, k));
   }
   std::size_t index(int r, int k) const {
-    return static_cast<std::size_t>(r) * static_cast<std::size_t>(w_.n_cols) + static_cast<std::size_t>(k);
+    return static_cast<std::size_t>(r) * static_cast<std::size_t>(w_.n_cols) +
+           static_cast<std::size_t>(k);
   }
   float value(int r, int k) const { return widened(*tensor_, raw_, index(r, k)); }
 
   [[noreturn]] void differ(int r, int k, std::uint32_t is, std::uint32_t should) const {
-    throw Error(Exit::fault,
-                fmt::format("verify: weight {} matrix {} row {} column {} is {:#x}, expected {:#x} from "
-                            "tensor {}; nothing was written", *run_.name, run_.matrix,
-                            run_.first_row + r, k, is, should, tensor_ ? tensor_->name : "(none)"));
+    throw Error(
+        Exit::fault,
+        fmt::format("verify: weight {} matrix {} row {} column {} is {:#x}, expected {:#x} from "
+                    "tensor {}; nothing was written",
+                    *run_.name, run_.matrix, run_.first_row + r, k, is, should,
+                    tensor_ ? tensor_->name : "(none)"));
   }
 
   void plain_row(int r) const {
@@ -92,7 +105,8 @@ class RunCheck {
     for (int first = 0; first < w_.n_cols; first += kGroupCols) {
       const int end = std::min(w_.n_cols, first + kGroupCols);
       double amax = 0.0;
-      for (int k = first; k < end; ++k) amax = std::max(amax, std::fabs(static_cast<double>(value(r, k))));
+      for (int k = first; k < end; ++k)
+        amax = std::max(amax, std::fabs(static_cast<double>(value(r, k))));
       const std::uint32_t scale = packed_scale(w_.format, block(r, first), r % kTileRows, 0);
       const std::uint32_t should = recomputed_scale(amax);
       if (scale != should) differ(r, first, scale, should);
@@ -100,7 +114,8 @@ class RunCheck {
       for (int k = first; k < end; ++k) {
         const int is = static_cast<std::int8_t>(found(r, k));
         const int code = recomputed_code(static_cast<double>(value(r, k)), s);
-        if (is != code) differ(r, k, static_cast<std::uint8_t>(is), static_cast<std::uint8_t>(code));
+        if (is != code)
+          differ(r, k, static_cast<std::uint8_t>(is), static_cast<std::uint8_t>(code));
       }
     }
   }
@@ -137,16 +152,17 @@ Verified verify_payload(const std::string& folder, const Graph& graph, const Sou
       const Weight& w = *run.weight;
       const Tensor* tensor = source.read_raw(run, raw);
       const std::uint64_t row_bytes =
-          w.layout == Layout::tiles
-              ? packed_matrix_bytes(w.format, kTileRows, w.n_cols) / kTileRows
-              : static_cast<std::uint64_t>(w.n_cols) * static_cast<std::uint64_t>(code_bytes(w.format));
+          w.layout == Layout::tiles ? packed_matrix_bytes(w.format, kTileRows, w.n_cols) / kTileRows
+                                    : static_cast<std::uint64_t>(w.n_cols) *
+                                          static_cast<std::uint64_t>(code_bytes(w.format));
       const std::uint64_t n_rows = w.layout == Layout::tiles
                                        ? static_cast<std::uint64_t>(n_tiles(run.n_rows)) * kTileRows
                                        : static_cast<std::uint64_t>(run.n_rows);
       packed.resize(n_rows * row_bytes);
       read_at(files.at(w.file), folder + "/" + w.file,
               w.offset + static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
-                  static_cast<std::uint64_t>(run.first_row) * row_bytes, packed);
+                  static_cast<std::uint64_t>(run.first_row) * row_bytes,
+              packed);
       RunCheck(run, source.binding(run), tensor, raw.data(), packed.data()).all();
       const auto n = static_cast<std::uint64_t>(run.n_rows) * static_cast<std::uint64_t>(w.n_cols);
       n_values += n;

@@ -28,7 +28,8 @@ Caught caught(Call&& call) {
 template <class Call>
 std::string error_of(Call&& call) {
   const Caught error = caught(std::forward<Call>(call));
-  return error.code == Exit::ok ? "nothing" : std::to_string(static_cast<int>(error.code)) + " " + error.line;
+  return error.code == Exit::ok ? "nothing"
+                                : std::to_string(static_cast<int>(error.code)) + " " + error.line;
 }
 
 }  // namespace bolt::testing

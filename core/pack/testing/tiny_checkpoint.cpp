@@ -79,7 +79,8 @@ class TensorMaker {
     if (name.starts_with("draft.")) {
       prefix = prefix.starts_with("language_model.") ? "language_model.mtp." : "mtp.";
       const std::string last = std::to_string(spec_.draft_pattern.size() - 1);
-      if (part == "final_norm") return put(prefix + "layers." + last + ".final_layernorm.weight", name, w, 0, 1);
+      if (part == "final_norm")
+        return put(prefix + "layers." + last + ".final_layernorm.weight", name, w, 0, 1);
       if (part == "enorm" || part == "hnorm" || part == "eh_proj") {
         return put(prefix + "layers.0." + part + ".weight", name, w, 0, 1);
       }
@@ -87,7 +88,10 @@ class TensorMaker {
     if (name == "embedding") return put(prefix + "embeddings.weight", name, w, 0, 1);
     if (name == "final_norm") return put(prefix + "norm_f.weight", name, w, 0, 1);
     if (name == "lm_head") {
-      if (!spec_.tied) put((prefix.starts_with("language_model.") ? "language_model." : "") + std::string("lm_head.weight"), name, w, 0, 1);
+      if (!spec_.tied)
+        put((prefix.starts_with("language_model.") ? "language_model." : "") +
+                std::string("lm_head.weight"),
+            name, w, 0, 1);
       return;
     }
     if (part == "conv_b" && !spec_.conv_bias) return;
@@ -95,7 +99,8 @@ class TensorMaker {
     const std::string layer = prefix + name.substr(at, name.rfind('.') - at + 1);
     if (part == "experts_up" || part == "experts_down") {
       const std::string which = part == "experts_up" ? "up_proj" : "down_proj";
-      if (spec_.stacked_experts) return put(layer + "mixer.experts." + which, name, w, 0, w.n_matrices);
+      if (spec_.stacked_experts)
+        return put(layer + "mixer.experts." + which, name, w, 0, w.n_matrices);
       for (int e = 0; e < w.n_matrices; ++e) {
         put(fmt::format("{}mixer.experts.{}.{}.weight", layer, e, which), name, w, e, 1);
       }
@@ -104,7 +109,8 @@ class TensorMaker {
     put(layer + kTails.at(part), name, w, 0, 1);
   }
 
-  void put(const std::string& theirs, const std::string& ours, const Weight& w, int matrix, int n_matrices) {
+  void put(const std::string& theirs, const std::string& ours, const Weight& w, int matrix,
+           int n_matrices) {
     const std::string part = ours.substr(ours.rfind('.') + 1);
     const bool special = part == "A" || part == "D" || part == "dt_bias" || part == "router_bias";
     TestTensor tensor;
@@ -118,7 +124,8 @@ class TensorMaker {
     const std::uint64_t seed = spec_.seed * 1000003 + std::hash<std::string>{}(ours);
     const auto n = static_cast<std::uint64_t>(w.n_rows) * static_cast<std::uint64_t>(w.n_cols);
     for (std::uint64_t i = 0; i < n * static_cast<std::uint64_t>(n_matrices); ++i) {
-      float x = spread.low + (spread.high - spread.low) * random_unit(seed, static_cast<std::uint64_t>(matrix) * n + i);
+      float x = spread.low + (spread.high - spread.low) *
+                                 random_unit(seed, static_cast<std::uint64_t>(matrix) * n + i);
       if (part == "A") x = std::log(-x);  // the checkpoint holds A_log
       append_value(tensor.bytes, tensor.dtype, x);
     }
@@ -134,8 +141,12 @@ std::string header_of(const std::vector<TestTensor>& tensors) {
   json.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object();
   std::uint64_t at = 0;
   for (const TestTensor& tensor : tensors) {
-    json.key(tensor.name).begin_object().member("dtype", tensor.dtype).member("shape", tensor.shape);
-    json.member("data_offsets", std::vector<std::uint64_t>{at, at + tensor.bytes.size()}).end_object();
+    json.key(tensor.name)
+        .begin_object()
+        .member("dtype", tensor.dtype)
+        .member("shape", tensor.shape);
+    json.member("data_offsets", std::vector<std::uint64_t>{at, at + tensor.bytes.size()})
+        .end_object();
     at += tensor.bytes.size();
   }
   return json.end_object().take();
@@ -169,7 +180,8 @@ ModelFacts tiny_facts(const TinySpec& spec) {
   moe.n_router_groups = spec.n_router_groups;
   moe.top_k_groups = spec.top_k_groups;
   moe.scaling_factor = 2.5f;
-  const auto fill = [&](const std::string& pattern, std::vector<Mlp>& mlps, std::vector<Moe>& moes) {
+  const auto fill = [&](const std::string& pattern, std::vector<Mlp>& mlps,
+                        std::vector<Moe>& moes) {
     for (const char kind : pattern) {
       if (kind == '-') mlps.push_back(mlp);
       if (kind == 'E') moes.push_back(moe);
@@ -214,7 +226,8 @@ std::string tiny_config_json(const TinySpec& spec) {
       {"layer_norm_epsilon", "1e-05"},
       {"tie_word_embeddings", spec.tied ? "true" : "false"},
       {"num_nextn_predict_layers", spec.draft_pattern.empty() ? "0" : "1"},
-      {"mtp_hybrid_override_pattern", spec.draft_pattern.empty() ? "" : json_quote(spec.draft_pattern)},
+      {"mtp_hybrid_override_pattern",
+       spec.draft_pattern.empty() ? "" : json_quote(spec.draft_pattern)},
       {"bos_token_id", "1"},
       {"eos_token_id", "2"},
   };
@@ -229,7 +242,8 @@ std::string tiny_config_json(const TinySpec& spec) {
   }
   std::string text = "{";
   for (const auto& [key, value] : members) {
-    if (!value.empty()) text += fmt::format("{}\n  {}: {}", text.size() > 1 ? "," : "", json_quote(key), value);
+    if (!value.empty())
+      text += fmt::format("{}\n  {}: {}", text.size() > 1 ? "," : "", json_quote(key), value);
   }
   return text + "\n}\n";
 }
@@ -253,13 +267,15 @@ void write_tiny_checkpoint(const std::string& folder, const TinySpec& spec,
   const auto n_shards = static_cast<std::size_t>(spec.n_shards);
   const std::size_t step = (tensors.size() + n_shards - 1) / n_shards;
   for (std::size_t shard = 0; shard * step < tensors.size(); ++shard) {
-    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, spec.n_shards);
+    const std::string name =
+        fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, spec.n_shards);
     const std::size_t end = std::min(tensors.size(), (shard + 1) * step);
     const std::vector<TestTensor> part(tensors.begin() + static_cast<std::ptrdiff_t>(shard * step),
                                        tensors.begin() + static_cast<std::ptrdiff_t>(end));
     write_safetensors(folder + "/" + name, part);
     for (const TestTensor& tensor : part) {
-      map += fmt::format("{}{}: {}", map.empty() ? "" : ", ", json_quote(tensor.name), json_quote(name));
+      map += fmt::format("{}{}: {}", map.empty() ? "" : ", ", json_quote(tensor.name),
+                         json_quote(name));
     }
   }
   write_file_atomically(folder + "/model.safetensors.index.json",
@@ -272,7 +288,8 @@ void write_safetensors(const std::string& path, const std::vector<TestTensor>& t
   write_raw_safetensors(path, header_of(tensors), data);
 }
 
-void write_raw_safetensors(const std::string& path, const std::string& header, const std::string& data) {
+void write_raw_safetensors(const std::string& path, const std::string& header,
+                           const std::string& data) {
   const std::uint64_t n = header.size();
   std::string bytes(reinterpret_cast<const char*>(&n), 8);
   write_file_atomically(path, bytes + header + data);

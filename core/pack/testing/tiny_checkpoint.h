@@ -26,11 +26,11 @@ struct TinySpec {
   int d_ff = 96;
   int n_experts = 4, top_k = 2, d_expert = 32, d_shared = 64, d_latent = 0;
   int n_router_groups = 1, top_k_groups = 1;
-  std::string dtype = "BF16";         // of matrices and norms
-  std::string vector_dtype = "F32";   // of A_log, D, dt_bias and the router's bias
-  std::string prefix = "backbone.";   // or "model.", or with "language_model." before it
+  std::string dtype = "BF16";        // of matrices and norms
+  std::string vector_dtype = "F32";  // of A_log, D, dt_bias and the router's bias
+  std::string prefix = "backbone.";  // or "model.", or with "language_model." before it
   bool stacked_experts = false, conv_bias = true, tied = false;
-  int n_shards = 1;                   // above 1: with an index
+  int n_shards = 1;  // above 1: with an index
   std::uint64_t seed = 1;
   // Last words: replace members of config.json, as JSON texts; an empty text leaves a member out.
   std::vector<std::pair<std::string, std::string>> config;
@@ -49,7 +49,8 @@ void write_tiny_checkpoint(const std::string& folder, const TinySpec& spec,
 
 void write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors);
 // Any header text before any data: for files that are wrong.
-void write_raw_safetensors(const std::string& path, const std::string& header, const std::string& data);
+void write_raw_safetensors(const std::string& path, const std::string& header,
+                           const std::string& data);
 
 // A fresh folder under the system's temporary one, removed with the object.
 class TemporaryFolder {
