@@ -287,8 +287,7 @@ void set_common(Value& body, const char* kind, const Common& common) {
   const std::pair<const char*, std::int64_t> spans[] = {
       {"time.load_ns", time.load_ns},     {"time.prefill_ns", time.prefill_ns},
       {"time.decode_ns", time.decode_ns}, {"time.first_token_ns", time.first_token_ns},
-      {"time.total_ns", time.total_ns},
-      {"time.sealed_us", time.sealed_us},
+      {"time.total_ns", time.total_ns},   {"time.sealed_us", time.sealed_us},
   };
   for (const auto& [path, ns] : spans) {
     if (ns > 0) body.set(path, ns);

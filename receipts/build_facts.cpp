@@ -50,30 +50,6 @@ void remember(const std::string& path, const std::string& entry) {
   if (!whole || ::rename(temporary.c_str(), path.c_str()) != 0) ::unlink(temporary.c_str());
 }
 
-std::string hash_open_file(int fd, const std::string& name) {
-  struct stat before {};
-  if (::fstat(fd, &before) != 0) return sha256_fd_hex(fd, name);
-  const std::string key = identity(before), folder = cache_folder();
-  const std::string path = folder + "/hash-" + sha256_hex(key).substr(0, 16);
-  if (!folder.empty()) {
-    std::ifstream in(path);
-    std::string found_key, found_hash;
-    if (in >> found_key >> found_hash && found_key == key && digest_from_hex(found_hash)) {
-      return found_hash;
-    }
-  }
-  const std::string result = sha256_fd_hex(fd, name);
-  struct stat after {};
-  // A file changed within the clock's grain of its ctime could change again unseen.
-  const bool settled = std::time(nullptr) - before.st_ctim.tv_sec > 2;
-  if (!folder.empty() && settled && ::fstat(fd, &after) == 0 && identity(after) == key) {
-    (void)::mkdir(folder.substr(0, folder.rfind('/')).c_str(), 0700);
-    (void)::mkdir(folder.c_str(), 0700);
-    remember(path, key + " " + result + "\n");
-  }
-  return result;
-}
-
 struct Executable {
   int fd = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   const int error = errno;
@@ -83,7 +59,7 @@ struct Executable {
           throw Failure(Status::fault,
                         std::string("/proc/self/exe: cannot open: ") + std::strerror(error));
         }
-        return hash_open_file(fd, "/proc/self/exe");
+        return cached_file_sha256(fd, "/proc/self/exe");
       }).share();
 };
 
@@ -151,7 +127,7 @@ std::vector<Module> modules_now() {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat info {};
     if (fd >= 0 && ::fstat(fd, &info) == 0 && info.st_ino == mapped.second) {
-      module.sha256 = hash_open_file(fd, path);
+      module.sha256 = cached_file_sha256(fd, path);
     }
     if (fd >= 0) ::close(fd);
     modules.push_back(std::move(module));
@@ -160,6 +136,30 @@ std::vector<Module> modules_now() {
 }
 
 }  // namespace
+
+std::string cached_file_sha256(int fd, const std::string& name) {
+  struct stat before {};
+  if (::fstat(fd, &before) != 0) return sha256_fd_hex(fd, name);
+  const std::string key = identity(before), folder = cache_folder();
+  const std::string path = folder + "/hash-" + sha256_hex(key).substr(0, 16);
+  if (!folder.empty()) {
+    std::ifstream in(path);
+    std::string found_key, found_hash;
+    if (in >> found_key >> found_hash && found_key == key && digest_from_hex(found_hash)) {
+      return found_hash;
+    }
+  }
+  const std::string result = sha256_fd_hex(fd, name);
+  struct stat after {};
+  // A file changed within the clock's grain of its ctime could change again unseen.
+  const bool settled = std::time(nullptr) - before.st_ctim.tv_sec > 2;
+  if (!folder.empty() && settled && ::fstat(fd, &after) == 0 && identity(after) == key) {
+    (void)::mkdir(folder.substr(0, folder.rfind('/')).c_str(), 0700);
+    (void)::mkdir(folder.c_str(), 0700);
+    remember(path, key + " " + result + "\n");
+  }
+  return result;
+}
 
 void start_build_facts() { (void)executable(); }
 

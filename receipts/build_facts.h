@@ -21,6 +21,9 @@ Build build_facts(Build compiled);
 // Lower-case hex SHA-256 of the running executable; waits for the hash.
 const std::string& executable_sha256();
 
+// Lower-case hex SHA-256 of an open file, from the cache where the file's identity is in it.
+std::string cached_file_sha256(int fd, const std::string& name);
+
 // The variables a receipt records, sorted by name: in clear CUDA_VISIBLE_DEVICES,
 // CUDA_FORCE_PTX_JIT, CUDA_DISABLE_PTX_JIT and NVIDIA_TF32_OVERRIDE; other CUDA_* and LD_PRELOAD,
 // LD_AUDIT, CUDA_INJECTION64_PATH as digests.

@@ -156,7 +156,7 @@ struct CountFacts {
 struct Times {
   std::int64_t load_ns = 0, prefill_ns = 0, first_token_ns = 0, decode_ns = 0, total_ns = 0;
   std::int64_t sealed_us = 0;  // since 1970; filled in by the writer when utc is empty
-  std::string utc;  // 2026-01-31T12:34:56Z; filled in by the writer when empty
+  std::string utc;             // 2026-01-31T12:34:56Z; filled in by the writer when empty
 };
 
 // Which line of a batch a run answers.

@@ -101,7 +101,8 @@ std::string check_signatures(const Receipt& receipt, const VerifyOptions& option
 Answer verify_pack(const std::string& path, const VerifyOptions& options) {
   ReceiptReader reader(LineReader::open(path), path, true);
   VerifyOptions each = options;
-  each.folders.clear();  // parents are checked once for the pack, below
+  each.folders.clear();  // the one parent is looked for once, below
+  each.need_parents = false;
   std::vector<std::pair<std::int64_t, Digest>> runs;  // line number, rid
   std::string session, closing;
   std::optional<Receipt> closed;

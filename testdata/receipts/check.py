@@ -235,7 +235,7 @@ def check_files(files, where):
 
 
 def check_body(body):
-    need(isinstance(body, dict), "no object")
+    need(isinstance(body, dict) and isinstance(body.get("kind"), str), "no object of a kind")
     check_type(body, {"run": RUN, "conversion": CONVERSION}.get(body.get("kind"), COMMON), "body")
     for entry in body.get("env", []):
         need(("value" in entry) != ("sha256" in entry), "env entry")
@@ -308,7 +308,7 @@ def check_attachment(body, line, last, rid):
     value = canonical(line, 64 << 20)
     need(isinstance(value, dict) and value.get("_type") == "bolt.attachment/1", "neither attachment")
     need(len(value) == 4 and ("data" in value) != ("data_hex" in value), "attachment's form")
-    need(value.get("of") == rid and value.get("kind") in KINDS, "of or kind")
+    need(value.get("of") == rid and str(value.get("kind")) in KINDS, "of or kind")
     kind, rank = value["kind"], KINDS.index(value["kind"])
     need(rank > last, "order")
     need(kind != "salt", "this checker reads plain receipts")
