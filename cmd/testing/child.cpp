@@ -107,6 +107,7 @@ Ended run_bolt(const ScratchFolder& home, const Start& start) {
   ::close(in[1]);
 
   Ended ended;
+  if (start.watch) start.watch(pid, ended.out, ended.err);
   const auto deadline = Clock::now() + std::chrono::seconds(start.limit_s);
   std::array<pollfd, 2> pipes = {{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
   while (pipes[0].fd >= 0 || pipes[1].fd >= 0) {

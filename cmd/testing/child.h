@@ -38,7 +38,8 @@ struct Start {
   std::string stdout_file = {};  // opened for writing instead of a pipe
   std::size_t read_at_most = 0;  // then the pipe's reading end is closed; 0: reads all
   std::vector<std::pair<std::string, std::string>> env = {};
-  // Called whenever output has come; may send signals to the process.
+  // Called at the start, whenever output has come and ten times a second; may send signals to the
+  // process.
   std::function<void(pid_t pid, const std::string& out, const std::string& err)> watch = {};
   int limit_s = 60;  // then it is killed, and the status is -1
 };
