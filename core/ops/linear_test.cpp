@@ -35,6 +35,7 @@ Result run(HostOps& ops, const Weight& w, const float* x, int n_rows, Epilogue e
   return result;
 }
 
+// Rows with planted extremes.
 std::vector<float> planted_rows(int n_rows, int n_cols, std::uint64_t seed) {
   return planted_floats(seed, n_rows * n_cols);
 }
@@ -211,9 +212,8 @@ float wrong_q8(const Weight& w, const float* x, int row, Wrong wrong) {
     std::uint16_t half = 0;
     std::memcpy(&half, w.data + (row / 32 * groups + group) * 1088 + 1024 + 2 * (row % 32), 2);
     const float s = f16_to_float(half);
-    const float term = wrong == Wrong::fused_scale ? std::fma(static_cast<float>(dot), s * sa, acc)
-                                                   : std::fma(static_cast<float>(dot) * s, sa, acc);
-    acc = term;
+    acc = wrong == Wrong::fused_scale ? std::fma(static_cast<float>(dot), s * sa, acc)
+                                      : std::fma(static_cast<float>(dot) * s, sa, acc);
     if (in == per_segment - 1 || step == groups - 1) {
       total = total + acc;
       acc = 0.0f;
@@ -229,16 +229,16 @@ TEST_CASE("linear: wrong twins are caught") {
   const int n = 64, k = 1100;
   const SyntheticWeight made = synthetic_weight(Format::q8, 1, n, k, 61);
   auto x = even_floats(62, k);
-  for (int c = 0; c < 32; ++c)
-    x[static_cast<std::size_t>(c)] = std::ldexp(x[static_cast<std::size_t>(c)], -130);
+  for (std::size_t c = 0; c < 32; ++c) x[c] = std::ldexp(x[c], -130);
   auto tiny = x;
   for (float& v : tiny) v *= 0x1.6p-121f;  // below the threshold, though 127 / amax is still finite
   const auto differs = [&](const std::vector<float>& row, Wrong wrong) {
     const Result right = run(ops, made.weight, row.data(), 1, Epilogue::store);
     for (int i = 0; i < n; ++i) {
       if (float_bits(right.y[static_cast<std::size_t>(i)]) !=
-          float_bits(wrong_q8(made.weight, row.data(), i, wrong)))
+          float_bits(wrong_q8(made.weight, row.data(), i, wrong))) {
         return true;
+      }
     }
     return false;
   };
