@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/engine/cost_table.h"
 #include "core/engine/engine.h"
+#include "core/ops/bench/read_ceiling.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package.h"
 
@@ -91,40 +92,6 @@ std::uint64_t bytes_of_row(const Graph& graph) {
   return bytes;
 }
 
-// The most that this many threads read of these bytes in a second: eight sums, nothing else.
-double read_ceiling(const std::vector<std::pair<const std::byte*, std::uint64_t>>& parts,
-                    int n_threads) {
-  std::uint64_t total = 0;
-  for (const auto& [data, bytes] : parts) total += bytes;
-  double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
-    const auto start = Clock::now();
-    std::vector<std::thread> threads;
-    std::vector<std::uint64_t> sums(static_cast<std::size_t>(n_threads) * 8);
-    for (int t = 0; t < n_threads; ++t) {
-      threads.emplace_back([&, t] {
-        std::uint64_t sum[8] = {};
-        for (const auto& [data, bytes] : parts) {
-          const std::uint64_t n = bytes / 64, each = (n + n_threads - 1) / n_threads;
-          const std::uint64_t end = std::min(n, each * (t + 1));
-          for (std::uint64_t i = each * t; i < end; ++i) {
-            std::uint64_t line[8];
-            std::memcpy(line, data + 64 * i, 64);
-            for (int k = 0; k < 8; ++k) sum[k] += line[k];
-          }
-        }
-        for (int k = 0; k < 8; ++k) sums[static_cast<std::size_t>(t * 8 + k)] = sum[k];
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    const double rate = static_cast<double>(total) / seconds_since(start);
-    volatile std::uint64_t used = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
-    (void)used;
-    best = std::max(best, rate);
-  }
-  return best;
-}
-
 class Bench {
  public:
   explicit Bench(const Setup& setup)
@@ -144,13 +111,14 @@ class Bench {
   void run() {
     const Graph& graph = package_->graph();
     const std::uint64_t row_bytes = bytes_of_row(graph);
-    std::vector<std::pair<const std::byte*, std::uint64_t>> parts;
+    std::vector<std::span<const std::byte>> parts;
     std::uint64_t total = 0;
     each_weight(graph, [&](const std::string&, const Weight& weight) {
-      parts.push_back({weight.data, weight.bytes});
+      parts.emplace_back(weight.data, weight.bytes);
       total += weight.bytes;
     });
-    const double ceiling = read_ceiling(parts, engine_->n_threads());
+    ThreadPool pool(engine_->n_threads());
+    const double ceiling = read_ceiling(pool, parts);
     std::printf("%s: %.1f MB of weights, %.1f MB a row; %s, %d threads; reads at most %.1f GB/s\n",
                 setup_.package.c_str(), static_cast<double>(total) / 1e6,
                 static_cast<double>(row_bytes) / 1e6, engine_->backend().arch.c_str(),

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ops/bench/read_ceiling.h"
 #include "core/ops/host.h"
 #include "core/ops/linear_kernels.h"
 #include "core/ops/synthetic.h"
@@ -66,26 +67,6 @@ Spread seconds(const std::function<void()>& work) {
   }
   std::sort(took.begin(), took.end());
   return {took.front(), took[kRepeats / 2], took.back()};
-}
-
-// Reads all of the pool, each thread a contiguous part; the sum keeps the compiler honest.
-std::uint64_t read_all(ThreadPool& pool, const std::byte* data, std::uint64_t bytes) {
-  constexpr std::uint64_t kPart = 1 << 20;
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.n_threads()) * 8);
-  const auto parts = [&](int begin, int end, int thread) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(data);
-    std::uint64_t sum[8] = {};
-    for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kPart / 8;
-         i < static_cast<std::uint64_t>(end) * kPart / 8; i += 8) {
-      __builtin_prefetch(words + i + 1024);
-      for (int k = 0; k < 8; ++k) sum[k] ^= words[i + static_cast<std::uint64_t>(k)];
-    }
-    for (std::uint64_t one : sum) sums[static_cast<std::size_t>(thread) * 8] ^= one;
-  };
-  pool.parallel_for(static_cast<int>(bytes / kPart), 1, std::ref(parts));
-  std::uint64_t all = 0;
-  for (std::uint64_t one : sums) all ^= one;
-  return all;
 }
 
 // Microseconds of a parallel region with next to no work, workers awake.
@@ -147,13 +128,10 @@ int main(int argc, char** argv) {
   HostOps memory(options.n_threads, Isa::scalar);
   auto* pool = static_cast<std::byte*>(memory.allocate(bytes, "the benchmark's weights"));
   std::memset(pool, 1, bytes);
-  std::uint64_t sum = 0;
-  const Spread read = seconds([&] { sum ^= read_all(memory.pool(), pool, bytes); });
-  if (sum == 1) fmt::print("\n");  // so that the reads are not left out
-  const double ceiling = static_cast<double>(bytes) / read.median / 1e9;
-  fmt::print("{} threads, {} x {} weights, read ceiling {:.1f} GB/s [{:.1f} to {:.1f}]\n",
-             options.n_threads, kN, kK, ceiling, static_cast<double>(bytes) / read.most / 1e9,
-             static_cast<double>(bytes) / read.least / 1e9);
+  const std::span<const std::byte> whole(pool, bytes);
+  const double ceiling = read_ceiling(memory.pool(), {&whole, 1}) / 1e9;
+  fmt::print("{} threads, {} x {} weights, read ceiling {:.1f} GB/s\n", options.n_threads, kN, kK,
+             ceiling);
   fmt::print("a parallel region of these threads takes {:.2f} us\n", region_us(memory.pool()));
   constexpr struct {
     Format format;
