@@ -10,9 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/base/error.h"
