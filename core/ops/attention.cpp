@@ -45,7 +45,7 @@ struct Workspace {
     span_m.resize(n), span_l.resize(n), span_o.resize(sums);
     whole_m.resize(n), whole_l.resize(n), whole_o.resize(sums);
     n_visible.resize(n), marked.resize(n);
-    scratch.resize(tile_scratch_bytes(n_queries) + 64);
+    scratch.resize(kTileScratchBytes + 64);
   }
   std::byte* aligned_scratch() {
     const auto address = reinterpret_cast<std::uintptr_t>(scratch.data());

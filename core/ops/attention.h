@@ -24,12 +24,10 @@ struct TileArgs {
   // Results: [n_queries] maxima and sums, [n_queries, v_dims] sums over values.
   float *m = nullptr, *l = nullptr, *o = nullptr;
   std::uint8_t* marked = nullptr;  // [n_queries], set where a maximum is out of range
-  std::byte* scratch = nullptr;    // kTileScratchBytes(n_queries), 64-byte aligned
+  std::byte* scratch = nullptr;    // kTileScratchBytes, 64-byte aligned
 };
-// Scores, then probabilities, of every query and key.
-constexpr std::size_t tile_scratch_bytes(int n_queries) {
-  return static_cast<std::size_t>((n_queries + 3) / 4 * 4) * kPageKeys * 8;
-}
+// The sums of four queries and 128 keys, and both planes of their probabilities.
+inline constexpr std::size_t kTileScratchBytes = 4 * kPageKeys * 8;
 
 struct AttentionKernels {
   void (*tile)(const TileArgs& args);
@@ -42,7 +40,7 @@ extern const AttentionKernels kAttentionF32Portable, kAttentionF32Fma, kAttentio
     kAttentionF32Avx512;
 const AttentionKernels& attention_kernels_for(KvKind kind, Isa isa);
 
-// |m| at and past it marks a row: exp2p's rounding trick needs scores inside +-2^22.
+// |m| at and past it marks a row: exp2_below needs scores inside +-2^22.
 inline constexpr float kScoreLimit = 0x1p21f;
 
 }  // namespace bolt
