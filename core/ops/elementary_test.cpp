@@ -131,10 +131,10 @@ bool right(Elementary f, float x, float got) {
   if ((f == Elementary::sigmoid || f == Elementary::silu) && x < -87.3f) {
     return std::fabs(static_cast<double>(got) - want) < 0x1p-120 || std::isinf(x);
   }
-  return ulps(got, want) <= 2.5;
+  return ulps(got, want) <= (f == Elementary::silu ? 3.0 : 2.5);  // silu rounds once more
 }
 
-TEST_CASE("elementary functions: at most 2.5 ulp from the real value") {
+TEST_CASE("elementary functions: at most 2.5 ulp from the real value, silu 3") {
   ThreadPool pool(usable_cores());
   const int stride = exhaustive() ? 1 : 4 * kStride;
   for (int f = 0; f < kElementary; ++f) {
