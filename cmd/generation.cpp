@@ -87,6 +87,7 @@ void add_generation_options(CLI::App& app, GenerationOptions& options) {
          "End before this text; may be given again")
       ->type_name("TEXT")
       ->expected(1)
+      ->allow_extra_args(false)  // one text each time: the next word is the prompt
       ->take_all()
       ->group(group);
   app.add_flag("--ignore-eos", options.ignore_eos, "Stop ids are tokens like others")->group(group);

@@ -53,7 +53,6 @@ int parse_and_act(int argc, char** argv) {
   CLI::App app{"bolt: Nemotron-H with lossless speculative decoding and sealed receipts"};
   app.name("bolt");
   app.get_formatter()->column_width(34);
-  app.set_help_all_flag("--help-all", "Help of every subcommand");
   bool version = false, json = false;
   app.add_flag("--version", version, "Version, commit, contract, devices; all of it with --json");
   app.add_flag("--json", json, "With --version: one JSON object, with this executable's SHA-256");
@@ -72,6 +71,7 @@ int parse_and_act(int argc, char** argv) {
   add_convert(app, action);
   add_bench(app, action);
   add_receipt(app, action);
+  app.set_help_all_flag("--help-all", "Help of every subcommand");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

@@ -107,11 +107,19 @@ void add_how_options(CLI::App& app, HowOptions& options) {
 void add_say_options(CLI::App& app, SayOptions& options) {
   const std::string group = "Output";
   app.add_flag("--json", options.json, "Answer as one JSON object")->group(group);
-  auto* quiet = app.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
-  quiet->group(group);
-  app.add_flag("-v,--verbose", options.verbose, "Counters, sampler and load times on stderr")
-      ->group(group)
-      ->excludes(quiet);
+  const auto check = [&options] {
+    if (options.quiet && options.verbose) {
+      throw Error(Exit::usage, "--quiet and --verbose: give one of them");
+    }
+  };
+  app.add_flag_callback(
+         "-q,--quiet", [&options, check] { options.quiet = true, check(); },
+         "Nothing on stderr but errors")
+      ->group(group);
+  app.add_flag_callback(
+         "-v,--verbose", [&options, check] { options.verbose = true, check(); },
+         "Counters, sampler and load times on stderr")
+      ->group(group);
   add_choice<Color>(
       app, "--color", options.color,
       {{"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}},

@@ -61,10 +61,8 @@ void add_prompt_options(CLI::App& app, PromptOptions& options) {
   add("--system", options.system, "TEXT", "System turn before the prompt");
   app.add_flag("--raw", options.raw, "The prompt as it is, without the chat template")
       ->group(group);
-  auto* think = app.add_flag("--think", options.think, "Let the model think first (the default)");
-  think->group(group);
+  app.add_flag("--think", options.think, "Let the model think first (the default)")->group(group);
   app.add_flag("--no-think", options.no_think, "Close the think block before the reply")
-      ->excludes(think)
       ->group(group);
   add("--prompt-ids", options.ids_file, "FILE",
       "The prompt as token ids, a JSON array; nothing is added");
@@ -84,6 +82,9 @@ void check_prompt_options(const PromptOptions& options) {
         Exit::usage,
         "--prompt-ids takes no --system, --raw, --think or --no-think: ids are used as they "
         "are");
+  }
+  if (options.think && options.no_think) {
+    throw Error(Exit::usage, "--think and --no-think: give one of them");
   }
   if (options.raw && (options.think || options.no_think || options.system)) {
     throw Error(

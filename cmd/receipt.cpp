@@ -11,9 +11,12 @@
 #include <memory>
 
 #include "cmd/action.h"
+#include "cmd/options.h"
+#include "cmd/replayer.h"
 #include "cmd/streams.h"
 #include "receipts/library.h"
 #include "receipts/prune.h"
+#include "receipts/replay.h"
 #include "receipts/show.h"
 #include "receipts/sign.h"
 #include "receipts/sign_file.h"
@@ -110,11 +113,29 @@ void add_show(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>&
   });
 }
 
+// Puts a further check's answer behind the first.
+void append(Answer& to, const char* name, Answer further) {
+  for (Line& line : further.lines) to.lines.push_back(std::move(line));
+  to.json.set(name, std::move(further.json));
+  if (to.status == Status::holds) to.status = further.status;
+}
+
+void add_kv_option(CLI::App& app, KvKind& kv) {
+  app.add_option("--kv", kv, "The contract's KV variant to replay under: i16 or f32")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, KvKind>{{"i16", KvKind::i16}, {"f32", KvKind::f32}}))
+      ->type_name("KIND");
+}
+
 void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
   struct Options {
     std::vector<std::string> files, keys;
     std::string redaction_key;
     receipts::VerifyOptions verify;
+    bool replay = false, score = false;
+    receipts::ReplayOptions again;
+    ModelOptions model;
+    HowOptions how;
   };
   auto options = std::make_shared<Options>();
   CLI::App* sub =
@@ -133,6 +154,15 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
   sub->add_option("--redaction-key", options->redaction_key,
                   "Key of a keyed receipt (64 hex digits)")
       ->type_name("FILE");
+  sub->add_flag("--replay", options->replay, "Run the task again and compare the tokens");
+  sub->add_option("--as", options->again.as,
+                  "Replay as ordinary, k1 to k31 or auto, not as recorded")
+      ->type_name("MODE");
+  sub->add_flag("--same-build", options->again.same_build,
+                "Replay and score by the recorded build only");
+  sub->add_flag("--score", options->score, "Check every attached id in one pass of the target");
+  add_kv_option(*sub, options->how.kv);
+  add_model_options(*sub, options->model);
   add_verb_options(*sub, *common);
   sub->footer(
       "A seal says: unchanged since sealing. A signature says who says so. Neither says: true.\n"
@@ -140,7 +170,10 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
       "  bolt receipt verify run.bolt.jsonl\n"
       "  bolt receipt verify --key k.pub --require-signed run.bolt.jsonl\n"
       "  bolt receipt verify SESSION.runs.jsonl  a whole pack and its root\n"
-      "Exit status: 0 holds, 3 malformed, unsealed or unbound, 4 parent missing or another\n"
+      "  bolt receipt verify -m nano.bolt --replay --as ordinary run.bolt.jsonl\n"
+      "  bolt receipt verify -m nano.bolt --score run.bolt.jsonl\n"
+      "Exit status: 0 holds, 1 replay or score says otherwise, 3 malformed, unsealed or unbound, 4 "
+      "parent missing or another\n"
       "challenge, 5 signature, key or threshold.");
   sub->callback([options, common, &action] {
     action = [options, common] {
@@ -153,10 +186,30 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
           verify.redaction_key = receipts::read_redaction_key(options->redaction_key);
         }
         verify.folders = {receipts_folder(*common)};
+        options->again.redaction_key = verify.redaction_key;
+        if (!options->again.as.empty()) (void)parse_mode(options->again.as);
+        const bool runs = options->replay || options->score;
+        if (!runs && (!options->again.as.empty() || options->again.same_build)) {
+          throw Failure(Status::usage, "--as and --same-build go with --replay or --score");
+        }
+        std::unique_ptr<EngineReplayer> replayer;  // opened once the first receipt is found intact
         return combined(
             options->files,
             [&](const std::string& file) {
-              return receipts::verify_file(find_receipt(file, *common), verify);
+              const std::string name = find_receipt(file, *common);
+              if (!runs) return receipts::verify_file(name, verify);
+              const receipts::Receipt receipt = receipts::read_receipt(name);
+              Answer one = receipts::verify(receipt, verify);
+              if (!replayer) {
+                replayer = std::make_unique<EngineReplayer>(options->model, options->how);
+              }
+              if (options->replay) {
+                append(one, "replay", receipts::replay(receipt, *replayer, options->again));
+              }
+              if (options->score) {
+                append(one, "score", receipts::score(receipt, *replayer, options->again));
+              }
+              return one;
             },
             common->json);
       });
@@ -237,7 +290,11 @@ Exit answer(const VerbOptions& common, const std::function<Answer()>& work) {
     result.status = failure.status;
     result.json = Value();
     result.json.set("error", receipts::inert(failure.what()));
-    result.json.set("exit", static_cast<std::int64_t>(failure.status));
+  } catch (const Error& error) {  // of the engine, on a replay
+    if (!common.json) throw;
+    result.status = static_cast<Status>(error.code);
+    result.json = Value();
+    result.json.set("error", receipts::inert(error.what()));
   }
   if (common.json) {
     result.json.set("exit", static_cast<std::int64_t>(result.status));

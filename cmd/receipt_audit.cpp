@@ -8,6 +8,7 @@
 
 #include "cmd/build_info.h"
 #include "cmd/receipt.h"
+#include "cmd/replayer.h"
 #include "receipts/audit.h"
 #include "receipts/build_facts.h"
 #include "receipts/digest.h"
@@ -54,17 +55,6 @@ std::vector<PlanFacts::Prompt> read_prompts(const std::string& path) {
     prompts.push_back({fmt::format("#{}", prompts.size() + 1), line, {}});
   }
   return prompts;
-}
-
-void check_mode(const std::string& mode) {
-  if (mode == "ordinary" || mode == "auto") return;
-  const bool digits = mode.size() >= 2 && mode.size() <= 3 && mode[0] == 'k' && mode[1] != '0' &&
-                      mode.find_first_not_of("0123456789", 1) == std::string::npos;
-  if (!digits || std::stoi(mode.substr(1)) > 31) {
-    throw Failure(Status::usage, "--modes: " + receipts::inert(mode) +
-                                     " is none of ordinary, k1 to "
-                                     "k31, auto");
-  }
 }
 
 receipts::Common own_common() {
@@ -130,7 +120,7 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
         }
         facts.modes = options->modes;
         if (facts.modes.empty()) facts.modes = {"ordinary", "auto"};
-        for (const std::string& mode : facts.modes) check_mode(mode);
+        for (const std::string& mode : facts.modes) (void)parse_mode(mode);
         facts.prompts = read_prompts(options->prompts);
         if (facts.prompts.empty()) {
           throw Failure(Status::unmet,

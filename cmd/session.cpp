@@ -8,11 +8,11 @@
 
 #include "cmd/build_info.h"
 #include "cmd/generation.h"
+#include "cmd/package_facts.h"
 #include "cmd/stop_texts.h"
 #include "core/base/sha256.h"
 #include "core/text/stream_decoder.h"
 #include "receipts/build_facts.h"
-#include "receipts/digest.h"
 
 namespace bolt {
 namespace {
@@ -50,18 +50,6 @@ receipts::Device device_facts(const Engine& engine) {
   device.kind = backend.n_multiprocessors > 0 ? "cuda" : "cpu";
   if (backend.n_multiprocessors > 0) device.sms = backend.n_multiprocessors;
   return device;
-}
-
-receipts::PackageFacts package_facts(const Package& package, const Tokenizer& tokenizer) {
-  receipts::PackageFacts facts;
-  for (const PackageFile& file : package.files()) {
-    facts.files.push_back({file.path, file.role, file.bytes, file.sha256, file.how, file.links});
-  }
-  facts.vocab = receipts::vocab_digest(tokenizer.n_tokens(), [&tokenizer](int id) {
-    return receipts::VocabEntry{tokenizer.bytes_of(id), tokenizer.is_special(id)};
-  });
-  facts.source = package.source();
-  return facts;
 }
 
 }  // namespace

@@ -73,9 +73,15 @@ Ended run_bolt(const ScratchFolder& home, const Start& start) {
   REQUIRE(::pipe(out.data()) == 0);
   REQUIRE(::pipe(err.data()) == 0);
   const std::vector<std::string> env = environment(home, start.env);
+  // A signal sent before exec must meet the default, not the test runner's handler.
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
   const pid_t pid = ::fork();
   REQUIRE(pid >= 0);
   if (pid == 0) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, nullptr);
     const int null = ::open("/dev/null", O_RDONLY);
     ::dup2(start.input ? in[0] : null, 0);
     ::dup2(start.stdout_file.empty()
@@ -88,6 +94,7 @@ Ended run_bolt(const ScratchFolder& home, const Start& start) {
     if (start.close_stdout) ::close(1);
     become_bolt(start.args, env);
   }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
   ::close(in[0]);
   ::close(out[1]);
   ::close(err[1]);

@@ -1,0 +1,38 @@
+// The engine as receipts/replay.h wants it: a package opened to run a receipt's task again, or to
+// score the ids that it claims.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cmd/options.h"
+#include "receipts/replay.h"
+
+namespace bolt {
+
+class EngineReplayer final : public receipts::Replayer {
+ public:
+  // Throws as find_package, Package::open and Engine::open do.
+  EngineReplayer(const ModelOptions& model, const HowOptions& how);
+  ~EngineReplayer() override;
+
+  receipts::ReplayerFacts facts() const override;
+  receipts::Replayed run(const receipts::ReplayTask& task) override;
+  // The claimed ids go through the target as drafts, a window at a time: each position's choice is
+  // made after the claimed ids before it. After a miss the rest is scored from the claimed ids
+  // again, up to kMissesMax misses; later positions are then taken as they are claimed.
+  receipts::Scored score(const receipts::ReplayTask& task,
+                         const std::vector<int>& claimed) override;
+
+  static constexpr int kMissesMax = 8;
+
+ private:
+  struct Opened;
+  std::unique_ptr<Opened> opened_;
+};
+
+// ordinary, k1 to k31, auto; throws Failure(usage) otherwise.
+DraftOptions parse_mode(const std::string& mode);
+
+}  // namespace bolt
