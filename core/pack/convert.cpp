@@ -35,10 +35,10 @@ bool inside(const fs::path& inner, const fs::path& outer) {
 // The target must not touch the source: replacing or filling it would destroy what is being read.
 void check_target(const ConvertOptions& options, const std::string& source_folder) {
   if (options.target.empty()) throw Error(Exit::usage, "the target's name is empty");
-  const fs::path source = fs::weakly_canonical(source_folder);
+  const fs::path source = fs::weakly_canonical(fs::absolute(source_folder));
   std::string trimmed = options.target;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  const fs::path target = fs::weakly_canonical(trimmed);
+  const fs::path target = fs::weakly_canonical(fs::absolute(trimmed));
   if (source == target) {
     throw Error(Exit::usage,
                 fmt::format("{}: source and target are the same folder", options.target));
