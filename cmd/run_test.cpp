@@ -474,7 +474,10 @@ TEST_CASE("--version says what this executable is") {
   CHECK(document.root().at("name").string() == "bolt");
   CHECK(document.root().at("contract").at("id").string() == "bolt-exact/1");
   CHECK(document.root().at("executable_sha256").string().size() == 64);
-  CHECK_FALSE(document.root().at("devices").items().empty());
+  const std::vector<JsonValue> devices = document.root().at("devices").items();
+  REQUIRE_FALSE(devices.empty());
+  CHECK(devices[0].at("vectors_sha256").string() ==
+        document.root().at("contract").at("sha256").string());
 }
 
 TEST_SUITE_END();

@@ -11,6 +11,8 @@
 #include "core/base/cpu.h"
 #include "core/base/json.h"
 #include "core/engine/backend.h"
+#include "core/ops/contract.h"
+#include "core/ops/host.h"
 #include "receipts/build_facts.h"
 
 namespace bolt {
@@ -37,7 +39,12 @@ void write_devices(JsonWriter& json) {
   for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
     if (cpu_has(isa)) json.value(isa_name(isa));
   }
-  json.end_array().end_object();
+  json.end_array();
+  // Computed here and now: equal to the contract's own digest, or this machine breaks it.
+  const Isa best = resolve_isa(Isa::automatic);
+  HostOps ops(usable_cores(), best);
+  json.member("checked_isa", isa_name(best)).member("vectors_sha256", contract_digest(ops));
+  json.end_object();
   for (const CudaDevice& gpu : cuda_devices()) {
     json.begin_object().member("kind", "cuda").member("ordinal", gpu.ordinal);
     json.member("name", gpu.name).member("arch", gpu.arch);
