@@ -245,7 +245,7 @@ void HostOps::mamba(const Batch& batch, const Mamba2& node, float eps, MambaCach
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     const int stored_at = segment.n_lag + segment.n_sure;
-    if (stored_at > 0) {
+    if (stored_at > 0 && n_history > 0) {
       std::vector<float>& history = mamba_scratch_;  // through scratch: the rows may overlap
       if (history.size() < static_cast<std::size_t>(n_history) * d_conv)
         history.resize(static_cast<std::size_t>(n_history) * d_conv);
