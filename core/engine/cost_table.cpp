@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 
 #include "core/base/error.h"
 #include "core/base/file_map.h"
@@ -15,16 +17,8 @@ namespace bolt {
 namespace {
 
 constexpr int kWidths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-constexpr std::int64_t kPatientNs =
-    20'000'000;  // calls slower than this are timed once, not thrice
-
-// The least of a few calls: what the work costs when nothing else interferes.
-template <class Time>
-std::int64_t least_ns(Time&& time) {
-  std::int64_t least = time();
-  for (int i = 0; i < 2 && least < kPatientNs; ++i) least = std::min(least, time());
-  return std::max<std::int64_t>(least, 1);
-}
+constexpr int kSweepsMax = 5;
+constexpr std::int64_t kQuickNs = 200'000'000, kSlowNs = 2'000'000'000;
 
 std::string cache_folder() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
@@ -68,27 +62,41 @@ CostTable CostTable::parse(const std::string& name, const std::string& text) {
   return table;
 }
 
+// Each width's least time over a few sweeps through all of them: what the work costs when nothing
+// else interferes, and a disturbance never falls on one width alone. A slow model is swept once.
 CostTable measure_costs(Model& model) {
+  constexpr std::size_t n_widths = std::size(kWidths);
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::int64_t least[n_widths], level = kNever, vocab_level = kNever, total = 0;
+  std::fill(std::begin(least), std::end(least), kNever);
+  const auto take = [&total](std::int64_t& at, std::int64_t ns) {
+    at = std::min(at, std::max<std::int64_t>(ns, 1));
+    total += ns;
+  };
+  const bool has_vocab = !model.draft_vocab().empty();
+  model.time_window_ns(1);  // warm-up: pages, threads
+  if (model.has_head()) model.time_level_ns(false);
+  for (int sweep = 0; sweep < kSweepsMax; ++sweep) {
+    for (std::size_t i = 0; i < n_widths; ++i) take(least[i], model.time_window_ns(kWidths[i]));
+    if (model.has_head()) take(level, model.time_level_ns(false));
+    if (has_vocab) take(vocab_level, model.time_level_ns(true));
+    if (total > (sweep == 0 ? kSlowNs : kQuickNs)) break;
+  }
+
   CostTable table;
-  model.time_window_ns(1);  // warm-up: pages, threads, branch history
   int before = 0;
-  for (const int r : kWidths) {
-    const std::int64_t ns = least_ns([&] { return model.time_window_ns(r); });
+  for (std::size_t w = 0; w < n_widths; ++w) {
+    const int r = kWidths[w];
     const std::int64_t low = table.window_ns[static_cast<std::size_t>(before)];
-    const std::int64_t high = std::max(ns, low);
+    const std::int64_t high = std::max(least[w], low);
     for (int i = before + 1; i <= r; ++i) {
       table.window_ns[static_cast<std::size_t>(i)] =
           before == 0 ? high : low + (high - low) * (i - before) / (r - before);
     }
     before = r;
   }
-  if (model.has_head()) {
-    model.time_level_ns(false);
-    table.level_ns = least_ns([&] { return model.time_level_ns(false); });
-    if (!model.draft_vocab().empty()) {
-      table.vocab_level_ns = least_ns([&] { return model.time_level_ns(true); });
-    }
-  }
+  if (model.has_head()) table.level_ns = level;
+  if (has_vocab) table.vocab_level_ns = vocab_level;
   return table;
 }
 

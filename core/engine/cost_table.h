@@ -31,7 +31,7 @@ struct CostTable {
   static CostTable parse(const std::string& name, const std::string& text);
 };
 
-// Times a few widths and fills in the rest by straight lines; about 20 short calls.
+// Times a few widths and fills in the rest by straight lines. A fifth of a second, or one sweep.
 CostTable measure_costs(Model& model);
 
 // The table of `file` if one is given (made there if it does not exist yet); else the cached one of
