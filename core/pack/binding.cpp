@@ -120,6 +120,7 @@ class Binder {
     Binding binding;
     binding.weight = name;
     binding.transform = transform;
+    if (!tensors.empty()) binding.source = format_of(*tensors.front());
     binding.tensors = std::move(tensors);
     bound_.bindings.emplace(name, std::move(binding));
   }

@@ -21,8 +21,11 @@ enum class Transform {
 struct Binding {
   std::string weight;  // the package's name, layers.3.in_proj
   Transform transform = Transform::copy;
+  Format source = Format::f32;  // of the tensors: bf16, f16 or f32
   // One tensor for each matrix, or one that stacks all of them along its first dimension.
   std::vector<const Tensor*> tensors;
+  // Rows of the one tensor, in order, where the weight is a part of it; empty: all rows.
+  std::vector<int> rows;
 
   // Byte range of rows [first, first + n) of matrix m.
   const Tensor& tensor(int matrix) const {

@@ -15,6 +15,7 @@
 #include "core/base/sha256.h"
 #include "core/pack/binding.h"
 #include "core/pack/chat_source.h"
+#include "core/pack/draft_vocab.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package_text.h"
 #include "core/pack/package_writer.h"
@@ -99,12 +100,33 @@ void choose_formats(const ConvertOptions& options, BoundGraph& bound, ConvertFac
   });
 }
 
-std::string options_json(const ConvertOptions& options) {
+// The draft vocabulary's head: rows of lm_head, copied, so that a level reads them in one run.
+void add_draft_vocab(const ConvertOptions& options, const Tokenizer& tokenizer,
+                     const std::vector<int>& stop_ids, BoundGraph& bound, ConvertFacts& facts) {
+  const bool from_file = !options.draft_vocab_file.empty();
+  if (!from_file && options.n_draft_vocab == 0) return;
+  if (!bound.graph.draft) {
+    throw Error(Exit::usage, "--draft-vocab: the package has no draft head to use it");
+  }
+  DraftHead& draft = *bound.graph.draft;
+  draft.vocab_ids = from_file ? read_draft_vocab(options.draft_vocab_file, tokenizer.n_tokens())
+                              : frequent_ids(tokenizer, options.draft_texts, options.n_draft_vocab, stop_ids);
+  draft.vocab_head = bound.graph.lm_head;
+  draft.vocab_head.n_rows = static_cast<int>(draft.vocab_ids.size());
+  Binding rows = bound.bindings.at("lm_head");
+  rows.weight = "draft.vocab_head";
+  rows.rows = draft.vocab_ids;
+  bound.bindings.emplace(rows.weight, std::move(rows));
+  facts.n_draft_vocab = draft.vocab_ids.size();
+}
+
+std::string options_json(const ConvertOptions& options, std::uint64_t n_draft_vocab) {
   JsonWriter json;
   json.begin_object()
       .member("quant", options.quant ? format_name(*options.quant) : "")
       .member("keep", options.keep)
       .member("without_mtp", options.without_mtp)
+      .member("draft_vocab", n_draft_vocab)
       .member("verify", options.verify);
   return json.end_object().take();
 }
@@ -168,7 +190,6 @@ ConvertFacts convert(const ConvertOptions& options) {
   facts.source = options.source;
   facts.target = options.target;
   facts.source_format = "safetensors";
-  facts.options = options_json(options);
   facts.arith_id = kContractId;
   facts.arith_sha256 = kContractSha256;
 
@@ -180,10 +201,12 @@ ConvertFacts convert(const ConvertOptions& options) {
                     ": tokenizer.json is missing; fetch it from the checkpoint's repository");
   }
   const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
-  CheckpointConfig config = read_checkpoint_config(
-      checkpoint.folder, *Tokenizer::from_json(tokenizer, checkpoint.folder + "/tokenizer.json"));
+  const auto encoder = Tokenizer::from_json(tokenizer, checkpoint.folder + "/tokenizer.json");
+  CheckpointConfig config = read_checkpoint_config(checkpoint.folder, *encoder);
   config.model.name = facts.source_name = folder_name(checkpoint.folder);
   BoundGraph bound = bind_checkpoint(checkpoint, config, options.without_mtp);
+  add_draft_vocab(options, *encoder, config.model.stop_ids, bound, facts);
+  facts.options = options_json(options, facts.n_draft_vocab);
   check_keep(options, bound);
   choose_formats(options, bound, facts);
   read_chat_template(checkpoint.folder, config.model);
@@ -206,6 +229,9 @@ ConvertFacts convert(const ConvertOptions& options) {
   writer.write_text("graph.json", "graph", graph_json(bound.graph));
   writer.write_text("config.json", "config", config_json(bound.facts, config.model));
   writer.write_text("tokenizer.json", "tokenizer", tokenizer);
+  if (facts.n_draft_vocab > 0) {
+    writer.write_text("draft_vocab.json", "draft_vocab", draft_vocab_json(bound.graph.draft->vocab_ids));
+  }
 
   PackageFacts package;
   package.bolt_version = options.bolt_version;

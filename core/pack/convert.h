@@ -16,6 +16,10 @@ struct ConvertOptions {
   std::optional<Format> quant;    // q8: linears are quantised to it; none: formats are kept
   std::vector<std::string> keep;  // fnmatch patterns of weights or tensors that are not quantised
   bool without_mtp = false;
+  // The draft vocabulary: a file of ids, or how many ids, the most frequent in draft_texts.
+  std::string draft_vocab_file;
+  int n_draft_vocab = 0;
+  std::vector<std::string> draft_texts;
   bool verify = true;
   bool force = false;  // replace a package at the target
   int n_threads = 0;   // 0: all
@@ -37,6 +41,7 @@ struct ConvertFacts {
   std::uint64_t n_parameters = 0;
   std::vector<std::string> quantised;  // weights whose values changed
   bool has_draft_head = false;
+  std::uint64_t n_draft_vocab = 0;  // ids of the draft vocabulary; 0: none
   bool verified = false;
   std::uint64_t n_verified_values = 0, n_verified_quantised = 0;
   std::string arith_id, arith_sha256;

@@ -497,6 +497,28 @@ TEST_CASE("convert: stop ids are the union of all sources; defaults come along")
   }
 }
 
+TEST_CASE("convert: the sample model, as it is and in q8") {
+  const TemporaryFolder folder;
+  ConvertOptions options = options_for(folder);
+  options.source = BOLT_SOURCE_DIR "/testdata/sample-model";
+  const ConvertFacts facts = convert(options);
+  CHECK(facts.n_tensors == 301);
+  CHECK(facts.has_draft_head);
+  CHECK(facts.n_verified_values == facts.n_parameters);
+  const auto package = Package::open(options.target);
+  CHECK(package->config().stop_ids == std::vector<int>{2, 11});
+  CHECK(package->config().chat_template == "v3");
+  CHECK(package->config().n_tokens == 3200);
+  CHECK(package->config().context_limit == 8192);
+  CHECK_FALSE(package->config().add_bos);
+  CHECK(package->graph().layers.size() == 12);
+  options.target = folder / "q8.bolt";
+  options.quant = Format::q8;
+  const ConvertFacts q8 = convert(options);
+  CHECK(q8.n_verified_quantised > 8'000'000);
+  CHECK(q8.package_bytes < facts.package_bytes * 6 / 10);
+}
+
 // testdata/pack/make_golden.py: a checkpoint written by Python, and the hash of every weight's
 // bytes as numpy packs and quantises it.
 TEST_CASE("convert: packed bytes equal an independent packer's, bf16 and q8") {

@@ -29,23 +29,12 @@ std::size_t first_not_finite(const std::byte* raw, std::size_t n, Word exponent)
   return i;
 }
 
-std::size_t first_not_finite(const Tensor& tensor, const std::byte* raw, std::size_t n) {
-  if (tensor.dtype == "F32") return first_not_finite<std::uint32_t>(raw, n, 0x7f800000u);
-  return first_not_finite<std::uint16_t>(raw, n, tensor.dtype == "BF16" ? 0x7f80 : 0x7c00);
+std::size_t first_not_finite(Format source, const std::byte* raw, std::size_t n) {
+  if (source == Format::f32) return first_not_finite<std::uint32_t>(raw, n, 0x7f800000u);
+  return first_not_finite<std::uint16_t>(raw, n, source == Format::bf16 ? 0x7f80 : 0x7c00);
 }
 
 }  // namespace
-
-float widened(const Tensor& tensor, const std::byte* raw, std::size_t i) {
-  if (tensor.dtype == "F32") {
-    float x;
-    std::memcpy(&x, raw + 4 * i, 4);
-    return x;
-  }
-  std::uint16_t h;
-  std::memcpy(&h, raw + 2 * i, 2);
-  return tensor.dtype == "BF16" ? bf16_to_float(h) : f16_to_float(h);
-}
 
 const Tensor* SourceRows::read_raw(const RowRun& run, std::vector<std::byte>& raw) const {
   const Binding& bound = binding(run);
@@ -60,13 +49,21 @@ const Tensor* SourceRows::read_raw(const RowRun& run, std::vector<std::byte>& ra
   }
   raw.resize(static_cast<std::size_t>(run.n_rows) * row_bytes);
   const SourceFile& file = checkpoint_->files[static_cast<std::size_t>(tensor.file)];
-  read_at(file.descriptor, file.path, tensor.offset + first * row_bytes, raw);
+  if (bound.rows.empty()) {
+    read_at(file.descriptor, file.path, tensor.offset + first * row_bytes, raw);
+  } else {
+    for (std::uint64_t r = 0; r < static_cast<std::uint64_t>(run.n_rows); ++r) {
+      const auto row = static_cast<std::uint64_t>(bound.rows[static_cast<std::size_t>(first + r)]);
+      read_at(file.descriptor, file.path, tensor.offset + row * row_bytes,
+              std::span(raw).subspan(static_cast<std::size_t>(r * row_bytes), row_bytes));
+    }
+  }
   const std::size_t n = raw.size() / element;
-  const std::size_t bad = first_not_finite(tensor, raw.data(), n);
+  const std::size_t bad = first_not_finite(bound.source, raw.data(), n);
   if (bad < n) {
     throw Error(Exit::input,
                 fmt::format("{}: tensor {} holds {} at index {}, expected finite weights",
-                            file.path, tensor.name, widened(tensor, raw.data(), bad),
+                            file.path, tensor.name, widened(bound.source, raw.data(), bad),
                             first * static_cast<std::uint64_t>(run.weight->n_cols) + bad));
   }
   return &tensor;
@@ -87,7 +84,7 @@ void SourceRows::fill(const RowRun& run, RowCodes& rows) const {
     for (int r = 0; r < run.n_rows; ++r) {
       for (int k = 0; k < w.n_cols; ++k) {
         const auto i = static_cast<std::size_t>(r) * row.size() + static_cast<std::size_t>(k);
-        row[static_cast<std::size_t>(k)] = widened(*tensor, raw.data(), i);
+        row[static_cast<std::size_t>(k)] = widened(bound.source, raw.data(), i);
       }
       if (!quantise_q8(row.data(), w.n_cols, rows.code_row<std::int8_t>(r),
                        rows.scale_row<std::uint16_t>(r))) {
@@ -105,7 +102,7 @@ void SourceRows::fill(const RowRun& run, RowCodes& rows) const {
   }
   require(w.format == Format::f32, "a vector kept as f32");
   for (std::size_t i = 0; i < n; ++i) {
-    float x = widened(*tensor, raw.data(), i);
+    float x = widened(bound.source, raw.data(), i);
     if (bound.transform == Transform::negated_exp) x = -exact_exp(x);
     if (!is_finite(x)) {
       throw Error(Exit::input,

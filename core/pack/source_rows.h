@@ -2,6 +2,9 @@
 // that every value is finite. Which tensors is binding.h, where the codes go package_writer.h.
 #pragma once
 
+#include <cstring>
+
+#include "core/base/bits.h"
 #include "core/pack/binding.h"
 #include "core/pack/package_writer.h"
 
@@ -25,7 +28,16 @@ class SourceRows {
   const BoundGraph* bound_;
 };
 
-// Value `i` of `raw`, widened to f32: exact for BF16, F16 and F32.
-float widened(const Tensor& tensor, const std::byte* raw, std::size_t i);
+// Value `i` of a tensor's bytes, widened to f32: exact for bf16, f16 and f32.
+inline float widened(Format source, const std::byte* raw, std::size_t i) {
+  if (source == Format::f32) {
+    float x;
+    std::memcpy(&x, raw + 4 * i, 4);
+    return x;
+  }
+  std::uint16_t h;
+  std::memcpy(&h, raw + 2 * i, 2);
+  return source == Format::bf16 ? bf16_to_float(h) : f16_to_float(h);
+}
 
 }  // namespace bolt

@@ -74,7 +74,7 @@ class RunCheck {
     return static_cast<std::size_t>(r) * static_cast<std::size_t>(w_.n_cols) +
            static_cast<std::size_t>(k);
   }
-  float value(int r, int k) const { return widened(*tensor_, raw_, index(r, k)); }
+  float value(int r, int k) const { return widened(binding_.source, raw_, index(r, k)); }
 
   [[noreturn]] void differ(int r, int k, std::uint32_t is, std::uint32_t should) const {
     throw Error(
