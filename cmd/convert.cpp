@@ -29,6 +29,7 @@ namespace {
 
 struct ConvertCommand {
   ConvertOptions work;
+  std::string draft_vocab;  // FILE or N, as given
   SayOptions say;
   ReceiptOptions receipt;
 };
@@ -92,6 +93,13 @@ std::string summary(const ConvertFacts& done, const std::string& receipt, double
     text += fmt::format("left out  {} tensors, the first {}\n", done.skipped.size(),
                         done.skipped.front());
   }
+  if (!done.template_problem.empty()) {
+    text += fmt::format("template  not understood, so only --raw prompts will do: {}\n",
+                        done.template_problem);
+  }
+  if (done.n_draft_vocab > 0) {
+    text += fmt::format("drafts    over {} ids where they suffice\n", done.n_draft_vocab);
+  }
   if (!done.quantised.empty()) {
     text += fmt::format("quantised {} weights\n", done.quantised.size());
   }
@@ -115,6 +123,8 @@ std::string as_json(const ConvertFacts& done, const std::string& receipt, double
       .member("package_bytes", done.package_bytes)
       .member("package_sha256", done.package_files.front().sha256)
       .member("mtp", done.has_draft_head)
+      .member("draft_vocab", done.n_draft_vocab)
+      .member("template_problem", done.template_problem)
       .member("quantised", done.quantised)
       .member("verified", done.verified)
       .member("values_compared", done.n_verified_values)
@@ -124,7 +134,27 @@ std::string as_json(const ConvertFacts& done, const std::string& receipt, double
   return json.end_object().take() + "\n";
 }
 
+// A number is a count, anything else a file (./123 names a file of digits).
+void read_draft_vocab_option(ConvertCommand& command) {
+  const std::string& given = command.draft_vocab;
+  const bool counted = !given.empty() && given.find_first_not_of("0123456789") == std::string::npos;
+  if (counted) {
+    if (command.work.draft_texts.empty()) {
+      throw Error(Exit::usage,
+                  "--draft-vocab " + given + ": needs a text to count in; give --draft-text FILE");
+    }
+    command.work.n_draft_vocab =
+        static_cast<int>(parse_integer("--draft-vocab", given, 1, 1 << 24));
+    return;
+  }
+  if (!command.work.draft_texts.empty()) {
+    throw Error(Exit::usage, "--draft-text: is counted for --draft-vocab N, which is not given");
+  }
+  command.work.draft_vocab_file = given;
+}
+
 Exit run_convert(ConvertCommand& command) {
+  read_draft_vocab_option(command);
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const receipts::Where where = prepare_receipts(command.receipt);
@@ -176,6 +206,13 @@ void add_convert(CLI::App& app, Action& action) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--without-mtp", command->work.without_mtp, "Leave the MTP draft head out");
+  add_text(*sub, "--draft-vocab", command->draft_vocab, "FILE|N",
+           "Draft vocabulary: a JSON array of ids, or the N ids most frequent in --draft-text");
+  sub->add_option("--draft-text", command->work.draft_texts,
+                  "Text whose tokens are counted for --draft-vocab N, repeatable")
+      ->type_name("FILE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--verify,!--no-verify", command->work.verify,
                 "Decode source and package and compare every value (default)");
   sub->add_flag("--force", command->work.force, "Replace a package that is there already");

@@ -25,17 +25,29 @@ std::string template_text(const std::string& folder) {
   return "";
 }
 
+// A token that templates may print by its name: a string, or an object with the content.
+std::string named_token(const std::string& folder, const char* name) {
+  const std::string config = folder + "/tokenizer_config.json";
+  if (!path_exists(config)) return "";
+  const JsonDocument document = JsonDocument::load(config, {.python_numbers = true});
+  const auto value = document.root().find_set(name);
+  if (!value) return "";
+  return std::string(value->is_string() ? value->string() : value->at("content").string());
+}
+
 }  // namespace
 
-void read_chat_template(const std::string& folder, ModelConfig& model) {
+std::string read_chat_template(const std::string& folder, ModelConfig& model) {
   const std::string text = template_text(folder);
   model.chat_template = "none";
-  if (text.empty()) return;
+  if (text.empty()) return "";
   model.chat_template_sha256 = sha256_hex(text);
-  const TemplateFacts facts = recognise_template(text);
-  if (facts.kind.empty()) return;
+  const TemplateFacts facts =
+      recognise_template(text, named_token(folder, "bos_token"), named_token(folder, "eos_token"));
+  if (facts.kind.empty()) return facts.problem;
   model.chat_template = facts.kind;
   model.chat_facts = facts.facts;
+  return "";
 }
 
 }  // namespace bolt

@@ -8,7 +8,8 @@
 namespace bolt {
 
 // Fills chat_template, chat_template_sha256 and chat_facts from chat_template.jinja, or from
-// tokenizer_config.json's chat_template. A checkpoint without one gets kind none.
-void read_chat_template(const std::string& folder, ModelConfig& model);
+// tokenizer_config.json's chat_template. A checkpoint without one gets kind none, and so does one
+// whose template is not understood: then the answer says why, in one line; else it is empty.
+std::string read_chat_template(const std::string& folder, ModelConfig& model);
 
 }  // namespace bolt

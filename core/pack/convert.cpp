@@ -109,8 +109,9 @@ void add_draft_vocab(const ConvertOptions& options, const Tokenizer& tokenizer,
     throw Error(Exit::usage, "--draft-vocab: the package has no draft head to use it");
   }
   DraftHead& draft = *bound.graph.draft;
-  draft.vocab_ids = from_file ? read_draft_vocab(options.draft_vocab_file, tokenizer.n_tokens())
-                              : frequent_ids(tokenizer, options.draft_texts, options.n_draft_vocab, stop_ids);
+  draft.vocab_ids =
+      from_file ? read_draft_vocab(options.draft_vocab_file, tokenizer.n_tokens())
+                : frequent_ids(tokenizer, options.draft_texts, options.n_draft_vocab, stop_ids);
   draft.vocab_head = bound.graph.lm_head;
   draft.vocab_head.n_rows = static_cast<int>(draft.vocab_ids.size());
   Binding rows = bound.bindings.at("lm_head");
@@ -209,7 +210,7 @@ ConvertFacts convert(const ConvertOptions& options) {
   facts.options = options_json(options, facts.n_draft_vocab);
   check_keep(options, bound);
   choose_formats(options, bound, facts);
-  read_chat_template(checkpoint.folder, config.model);
+  facts.template_problem = read_chat_template(checkpoint.folder, config.model);
 
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
@@ -230,7 +231,8 @@ ConvertFacts convert(const ConvertOptions& options) {
   writer.write_text("config.json", "config", config_json(bound.facts, config.model));
   writer.write_text("tokenizer.json", "tokenizer", tokenizer);
   if (facts.n_draft_vocab > 0) {
-    writer.write_text("draft_vocab.json", "draft_vocab", draft_vocab_json(bound.graph.draft->vocab_ids));
+    writer.write_text("draft_vocab.json", "draft_vocab",
+                      draft_vocab_json(bound.graph.draft->vocab_ids));
   }
 
   PackageFacts package;

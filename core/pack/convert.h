@@ -42,6 +42,7 @@ struct ConvertFacts {
   std::vector<std::string> quantised;  // weights whose values changed
   bool has_draft_head = false;
   std::uint64_t n_draft_vocab = 0;  // ids of the draft vocabulary; 0: none
+  std::string template_problem;     // why the chat template is not understood; empty: it is
   bool verified = false;
   std::uint64_t n_verified_values = 0, n_verified_quantised = 0;
   std::string arith_id, arith_sha256;
