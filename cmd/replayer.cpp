@@ -136,7 +136,7 @@ receipts::Scored EngineReplayer::score(const receipts::ReplayTask& task,
     const std::vector<int> rest(claimed.begin() + static_cast<std::ptrdiff_t>(at), claimed.end());
     request.max_new = static_cast<std::int64_t>(rest.size());
     request.draft.drafts = kWindowRowsMax - 1;
-    request.script = std::make_shared<Script>(Script{rest, 1.0, 0});
+    request.script = std::make_shared<Script>(Script{rest, 1.0, 0, /*runs_head=*/false});
     std::size_t n = 0;
     const TokenSink sink = [&](int id, std::span<const float> logits) {
       if (task.want_logits) scored.logits.push_back(sha256_hex(std::as_bytes(logits)));

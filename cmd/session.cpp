@@ -159,7 +159,8 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
 
   receipts::RunFacts sealed = facts(task, outcome);
   sealed.out.logits = std::move(logits_digests);
-  if (receipt_.attach.state) {
+  // A row that was not finite leaves no state to speak of.
+  if (receipt_.attach.state && outcome.reply.finish != Finish::error) {
     sealed.out.state = {sequence.state_digest()};
     sealed.out.state_boundary = "end";
   }

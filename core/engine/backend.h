@@ -1,5 +1,6 @@
-// What an engine runs on: the ops of the CPU or of a GPU, and the graph with its weights where those
-// ops read them. open_cuda is cuda/backend.cu's, or core/engine/no_cuda.cpp's in a host-only build.
+// What an engine runs on: the ops of the CPU or of a GPU, and the graph with its weights where
+// those ops read them. open_cuda is cuda/backend.cu's, or core/engine/no_cuda.cpp's in a host-only
+// build.
 #pragma once
 
 #include <memory>
@@ -13,9 +14,9 @@ namespace bolt {
 
 struct Backend {
   std::unique_ptr<Ops> ops;
-  Graph graph;        // weights point to memory of the ops
-  std::string name;   // "cpu", or the GPU's name
-  std::string arch;   // instruction set, or sm_NN
+  Graph graph;                // weights point to memory of the ops
+  std::string name;           // "cpu", or the GPU's name
+  std::string arch;           // instruction set, or sm_NN
   int n_multiprocessors = 0;  // 0 on the CPU
 };
 

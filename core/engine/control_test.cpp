@@ -38,7 +38,7 @@ Trace run(Mistake mistake, int n_drafts, bool again = false) {
   const int slot = model.open_slot();
   Stream stream(model, slot, request, nullptr, make_drafter(request, model, {}), 512, 31, nullptr);
   Stream* const only = &stream;
-  while (!stream.is_finished()) run_round(model, {&only, 1});
+  while (!stream.is_finished()) Rounds(model).run({&only, 1});
   Trace trace{stream.reply().ids, model.state_digest(slot), {}};
   if (n_drafts == 0) return trace;
 

@@ -102,9 +102,9 @@ class OpsEngine final : public Engine {
   }
 
   void round(std::span<Generation* const> generations) override {
-    std::vector<Stream*> streams;
-    for (Generation* generation : generations) streams.push_back(static_cast<Stream*>(generation));
-    run_round(model_, streams);
+    streams_.clear();
+    for (Generation* generation : generations) streams_.push_back(static_cast<Stream*>(generation));
+    rounds_.run(streams_);
   }
 
   Reply generate(Sequence& sequence, const Request& request, const TokenSink& sink,
@@ -171,6 +171,8 @@ class OpsEngine final : public Engine {
   const Backend backend_;
   const std::int64_t context_;
   OpsModel model_;
+  Rounds rounds_{model_};
+  std::vector<Stream*> streams_;  // of the round at hand
   std::optional<CostTable> costs_;
   std::string cost_digest_;
 };

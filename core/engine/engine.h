@@ -50,11 +50,13 @@ struct Counters {
   std::int64_t head_levels = 0;
 };
 
-// A known reply, for benchmarks: drafts are its ids, each right with probability `rate`.
+// A reply that is known or claimed, for benchmarks and for scoring: drafts are its ids, each right
+// with probability `rate`.
 struct Script {
   std::vector<int> reply_ids;
   double rate = 1.0;
   std::uint64_t seed = 0;
+  bool runs_head = true;  // the head's levels run and cost what they cost, though nobody listens
 };
 
 // How far a request has come, after each pass that held its rows.
@@ -70,7 +72,7 @@ struct Request {
   std::vector<int> stop_ids;    // a reply ends with one of them; empty with ignore_eos
   std::int64_t max_new = -1;    // -1: until a stop or the context's end
   DraftOptions draft;
-  std::shared_ptr<const Script> script;  // benchmarks only: drafts come from it
+  std::shared_ptr<const Script> script;  // drafts come from it, whatever `draft.source` says
   bool want_logits = false;              // hand each emitted position's logits to the sink
   // Called once a prompt chunk and once a round; for status lines. May be empty.
   std::function<void(const Progress&)> progress;

@@ -201,47 +201,50 @@ void Stream::fail(std::int64_t position) {
   finish(Finish::error);
 }
 
-void run_round(Model& model, std::span<Stream* const> streams) {
-  std::vector<Stream*> decoding, prompting, drafting;
-  for (Stream* stream : streams) {
-    if (stream->is_finished() || stream->looks_interrupted()) continue;
-    (stream->in_prompt() ? prompting : decoding).push_back(stream);
-  }
-  // Drafts: those that ask the head share its levels.
-  std::vector<DraftAsk> asks;
-  for (Stream* stream : decoding) {
+// Those that ask the head share its levels.
+void Rounds::draft() {
+  drafting_.clear();
+  asks_.clear();
+  for (Stream* stream : decoding_) {
     stream->plan();
     if (!stream->asks_head()) continue;
-    drafting.push_back(stream);
-    asks.push_back(stream->ask());
+    drafting_.push_back(stream);
+    asks_.push_back(stream->ask());
   }
-  if (!asks.empty()) {
-    std::vector<std::vector<Draft>> chains;
-    model.draft(asks, chains);
-    for (std::size_t i = 0; i < drafting.size(); ++i) drafting[i]->take_chain(chains[i]);
+  if (asks_.empty()) return;
+  model_.draft(asks_, chains_);
+  for (std::size_t i = 0; i < drafting_.size(); ++i) drafting_[i]->take_chain(chains_[i]);
+}
+
+void Rounds::run(std::span<Stream* const> streams) {
+  decoding_.clear();
+  prompting_.clear();
+  for (Stream* stream : streams) {
+    if (stream->is_finished() || stream->looks_interrupted()) continue;
+    (stream->in_prompt() ? prompting_ : decoding_).push_back(stream);
   }
+  draft();
   // Windows first; prompts fill what room is left. A padded call counts as its padding.
-  std::vector<Window> windows;
-  std::vector<Stream*> running;
-  const int least = model.max_window_rows();
-  int room = model.max_rows();
-  for (Stream* stream : decoding) {
-    windows.push_back(stream->window(0));
-    running.push_back(stream);
-    room -= std::max(least, static_cast<int>(windows.back().ids.size()));
+  windows_.clear();
+  running_.clear();
+  const int least = model_.max_window_rows();
+  int room = model_.max_rows();
+  for (Stream* stream : decoding_) {
+    windows_.push_back(stream->window(0));
+    running_.push_back(stream);
+    room -= std::max(least, static_cast<int>(windows_.back().ids.size()));
   }
-  for (Stream* stream : prompting) {
-    const int chunk = std::min(model.max_chunk_rows(), room);
-    if (chunk < 1 || (chunk < least && !windows.empty())) break;
-    windows.push_back(stream->window(chunk));
-    running.push_back(stream);
-    room -= std::max(least, static_cast<int>(windows.back().ids.size()));
+  for (Stream* stream : prompting_) {
+    const int chunk = std::min(model_.max_chunk_rows(), room);
+    if (chunk < 1 || (chunk < least && !windows_.empty())) break;
+    windows_.push_back(stream->window(chunk));
+    running_.push_back(stream);
+    room -= std::max(least, static_cast<int>(windows_.back().ids.size()));
   }
-  if (windows.empty()) return;
-  std::vector<WindowResult> results;
-  model.run(windows, results);
-  for (std::size_t i = 0; i < running.size(); ++i) {
-    running[i]->take(results[i], static_cast<int>(i));
+  if (windows_.empty()) return;
+  model_.run(windows_, results_);
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    running_[i]->take(results_[i], static_cast<int>(i));
   }
 }
 

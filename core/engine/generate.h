@@ -25,7 +25,7 @@ class Stream final : public Generation {
   const Reply& reply() const override { return reply_; }
 
  private:
-  friend void run_round(Model& model, std::span<Stream* const> streams);
+  friend class Rounds;
   using Clock = std::chrono::steady_clock;
 
   bool in_prompt() const { return n_run_ < reply_.n_prompt; }
@@ -63,8 +63,24 @@ class Stream final : public Generation {
   bool finished_ = false;
 };
 
-// One pass over the next rows of every stream that is not finished: a window of those that decode,
-// a chunk of those in their prompt as far as the call has room.
-void run_round(Model& model, std::span<Stream* const> streams);
+// Runs streams over one model, pass by pass.
+class Rounds {
+ public:
+  explicit Rounds(Model& model) : model_(model) {}
+  // One pass over the next rows of every stream that is not finished: a window of those that
+  // decode, a chunk of those in their prompt as far as the call has room.
+  void run(std::span<Stream* const> streams);
+
+ private:
+  void draft();
+
+  Model& model_;
+  // Of the pass at hand; kept so that passes allocate little.
+  std::vector<Stream*> decoding_, prompting_, drafting_, running_;
+  std::vector<DraftAsk> asks_;
+  std::vector<std::vector<Draft>> chains_;
+  std::vector<Window> windows_;
+  std::vector<WindowResult> results_;
+};
 
 }  // namespace bolt

@@ -77,7 +77,7 @@ Outcome answer(FakeModel& model, const std::vector<int>& prompt, std::unique_ptr
                 setup.max_drafts, setup.interrupt);
   Stream* const only = &stream;
   while (!stream.is_finished()) {
-    run_round(model, {&only, 1});
+    Rounds(model).run({&only, 1});
     if (model.is_broken(slot)) continue;
     const std::size_t n = model.ids(slot).size();
     if (out.digests.size() <= n) out.digests.resize(n + 1);
@@ -336,7 +336,7 @@ TEST_CASE("rounds: a row that is not finite ends its sequence alone (cases 7, 8)
       all.push_back(streams.back().get());
     }
     while (std::any_of(all.begin(), all.end(), [](Stream* s) { return !s->is_finished(); })) {
-      run_round(model, all);
+      Rounds(model).run(all);
     }
     std::vector<Reply> replies;
     for (Stream* s : all) replies.push_back(s->reply());
@@ -390,7 +390,7 @@ TEST_CASE("rounds: a reply is the same alone and among others, whatever they do 
     };
     for (int round = 0; round < 400; ++round) {
       if (started <= n && round % 3 == 0) start();  // they arrive one after another
-      run_round(model, all);
+      Rounds(model).run(all);
     }
     CHECK(started == n + 1);
     CHECK(model.n_stale == 0);
@@ -436,7 +436,7 @@ TEST_CASE("rounds: a sink that throws leaves a slot that must be reset") {
       },
       nullptr, 1024, kDraftsMax, nullptr);
   Stream* const only = &stream;
-  CHECK_THROWS_AS(while (!stream.is_finished()) run_round(model, {&only, 1}), Error);
+  CHECK_THROWS_AS(while (!stream.is_finished()) Rounds(model).run({&only, 1}), Error);
   CHECK(model.is_broken(slot));
   model.reset_slot(slot);
   CHECK_FALSE(model.is_broken(slot));

@@ -47,7 +47,7 @@ Outcome run(const Graph& graph, const std::vector<int>& prompt, DraftOptions dra
   Stream stream(model, slot, request, sink, make_drafter(request, model, {}), 1024,
                 model.max_window_rows() - 1, nullptr);
   Stream* const only = &stream;
-  while (!stream.is_finished()) run_round(model, {&only, 1});
+  while (!stream.is_finished()) Rounds(model).run({&only, 1});
   return {stream.reply().ids, hash.hex(), model.state_digest(slot), stream.reply().counters};
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("draft vocabulary: read while the last 16 ids are in it, the whole hea
   const VocabGraph small = with_draft_vocab(package.graph(), few);
   const Outcome over_few = run(small.graph, prompt, k7);
   CHECK(over_few.same_reply(plain));
-  CHECK(over_few.counters.accepted_at[0] >= whole.counters.accepted_at[0]);
+  CHECK(over_few.counters.target <= whole.counters.target);
 
   // Not covered: the last 16 ids are never all in it, so the whole head drafts.
   const VocabGraph other = with_draft_vocab(package.graph(), {3, 5, 8});
