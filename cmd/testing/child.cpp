@@ -209,7 +209,9 @@ std::string Terminal::wait_for(const std::string& text, int limit_s) {
       return between;
     }
     if (Clock::now() > deadline || !read_some(50)) {
-      MESSAGE("waited for \"", text, "\", came: ", all_.substr(seen_));
+      const std::size_t n = all_.size() - seen_;
+      MESSAGE("waited for \"", text,
+              "\", last came: ", all_.substr(n > 300 ? all_.size() - 300 : seen_));
       return {};
     }
   }

@@ -1,0 +1,154 @@
+// `bolt receipt` on receipts of real runs: compared, replayed and scored, honest and lying.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <functional>
+#include <iterator>
+
+#include "cmd/testing/child.h"
+#include "receipts/test_facts.h"
+
+namespace bolt::testing {
+namespace {
+
+using receipts::Value;
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Runs a prompt; the receipt lies in home under `name` afterwards.
+std::string run(const ScratchFolder& home, const std::string& name, std::vector<std::string> args) {
+  const std::string path = home.file(name + ".bolt.jsonl");
+  args.insert(args.begin(), {"run", "-q", "--receipt", path, "-n", "40"});
+  const Ended ended = run_bolt(home, args);
+  INFO(ended.err);
+  REQUIRE(ended.status == 0);
+  return path;
+}
+
+// Writes what a liar would seal: the receipt with other ids, or another body, everything else made
+// to fit.
+void write_lie(const std::string& path, const receipts::Receipt& honest,
+               const std::vector<int>& ids, const std::function<void(Value&)>& change = {}) {
+  Value body = honest.body;
+  if (change) change(body);
+  const receipts::Binder plain;
+  const receipts::Digest task = receipts::task_digest(body, plain);
+  body.set("task.sha256", receipts::hex(task));
+  body.set("out.ids", receipts::bind_hex(plain, "ids", {receipts::ids_bytes(ids)}));
+  const auto marks = receipts::chain_marks(plain, task, ids, body.int_at("out.chain.stride"));
+  body.set("out.chain.marks", Value::Array(marks.begin(), marks.end()));
+  body.set("out.key", receipts::out_key(body, plain));
+  receipts::RunFacts attached;
+  attached.task.prompt_ids = *honest.attached.prompt_ids;
+  attached.out.ids = ids;
+  std::ofstream(path) << receipts::sealed_lines(
+      body, receipts::attachment_lines(attached, receipts::rid_of(receipts::canonical(body))));
+}
+
+std::size_t count(const std::string& text, const std::string& words) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) ++n;
+  return n;
+}
+
+TEST_SUITE("binary") {
+  TEST_CASE(
+      "receipt: ordinary, drafted and sampled runs verify, compare and replay as each other") {
+    const ScratchFolder home;
+    const std::string prompt = "Count from 1 to 20.";
+    const std::string ordinary =
+        run(home, "ordinary", {prompt, "--draft", "off", "--attach", "ids,logits"});
+    const std::string drafted =
+        run(home, "drafted", {prompt, "--drafts", "7", "--attach", "ids,logits"});
+    const std::string sampled = run(home, "sampled", {prompt, "--temp", "0.9", "--seed", "7"});
+    Ended ended = run_bolt(home, {"receipt", "compare", ordinary, drafted});
+    CHECK(ended.status == 0);
+    CHECK(ended.out.find("mode ordinary|speculative k7") != std::string::npos);
+    CHECK(ended.out.find("logits same") != std::string::npos);
+    CHECK(run_bolt(home, {"receipt", "compare", ordinary, sampled}).status == 4);
+    ended =
+        run_bolt(home, {"receipt", "verify", "--replay", "--as", "ordinary", "--score", drafted});
+    CHECK(ended.status == 0);
+    CHECK(ended.out.find("tokens same, stop same, logits same") != std::string::npos);
+    CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", "k7", ordinary}).status == 0);
+    CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", "auto", "--score", sampled})
+              .status == 0);
+    ended = run_bolt(home, {"receipt", "verify", "--replay", "--kv", "f32", drafted});
+    CHECK(ended.status == 4);
+    CHECK(ended.err.find("made under kv i16, this is f32") != std::string::npos);
+    ended = run_bolt(home, {"receipt", "verify", "--json", "--replay", "--kv", "f32", drafted});
+    CHECK(ended.status == 4);
+    CHECK(ended.out.find("\"exit\":4") != std::string::npos);
+  }
+
+  TEST_CASE(
+      "receipt: score finds one changed id at every position, another seed, stop or package") {
+    const ScratchFolder home;
+    const receipts::Receipt honest = receipts::read_receipt(
+        run(home, "honest", {"Count from 1 to 20.", "--temp", "0.7", "--seed", "3"}));
+    const std::vector<int> ids = *honest.attached.ids;
+    REQUIRE(ids.size() > 16);
+    const int stop = static_cast<int>(honest.body.find("task.stop_ids")->array()[0].as_int());
+    std::vector<std::string> args = {"receipt", "verify", "--score"};
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      std::vector<int> other = ids;
+      other[i] += other[i] + 1 == stop ? 2 : 1;
+      args.push_back(home.file("lie" + std::to_string(i) + ".bolt.jsonl"));
+      write_lie(args.back(), honest, other);
+    }
+    const Ended ended = run_bolt(home, args);
+    CHECK(ended.status == 1);
+    CHECK(count(ended.out, "NOT what this package says") == ids.size());
+    CHECK(count(ended.out, "seal ok") == ids.size());  // the seals are sound: only the score tells
+    const std::string lie = home.file("lie.bolt.jsonl");
+    const auto scored = [&](const std::function<void(Value&)>& change) {
+      write_lie(lie, honest, ids, change);
+      return run_bolt(home, {"receipt", "verify", "--score", lie}).status;
+    };
+    CHECK(scored({}) == 0);
+    CHECK(scored([](Value& b) { b.set("task.sampling.seed", "0000000000000004"); }) == 1);
+    CHECK(scored([](Value& b) { b.set("stop", Value()), b.set("stop.kind", "context"); }) == 1);
+    CHECK(scored([&](Value& b) {
+            b.set("task.stop_ids", Value::Array{Value(ids[4])});
+            b.set("stop", Value());
+            b.set("stop.kind", "context");
+          }) == 1);
+    CHECK(scored([](Value& b) {
+            b.object().at("package").object().erase("files");
+            b.set("package.sha256", receipts::sha256_hex("another"));
+            Value parent;
+            parent.set("role", "session");
+            parent.set("rid", receipts::sha256_hex("session"));
+            b.set("parents", Value::Array{parent});
+          }) == 4);
+  }
+
+  TEST_CASE("receipt: show, sign, prune and what they refuse, as a shell sees it") {
+    const ScratchFolder home;
+    const std::string path = run(home, "r", {"Hello"});
+    CHECK(run_bolt(home, {"receipt", "show", path}).status == 0);
+    const Ended body = run_bolt(home, {"receipt", "show", "--json", path});
+    CHECK(receipts::sha256_hex(body.out.substr(0, body.out.size() - 1)) ==
+          receipts::read_receipt(path).rid);
+    std::string text = file_bytes(path);
+    text[100] ^= 1;
+    const std::string broken = home.file("broken.bolt.jsonl");
+    std::ofstream(broken) << text;
+    for (const char* verb : {"show", "verify"}) {
+      const Ended ended = run_bolt(home, {"receipt", verb, broken});
+      CHECK(ended.status == 3);
+      CHECK(ended.out.empty());
+    }
+    CHECK(run_bolt(home, {"receipt", "verify", home.file("none")}).status == 4);
+    CHECK(run_bolt(home, {"receipt", "verify"}).status == 2);
+    CHECK(run_bolt(home, {"receipt", "verify", "--as", "k99", path}).status == 2);
+    CHECK(run_bolt(home, {"receipt", "prune", "--older-than", "soon"}).status == 2);
+    CHECK(run_bolt(home, {"receipt", "verify", "--require-signed", path}).status == 5);
+  }
+}
+
+}  // namespace
+}  // namespace bolt::testing
