@@ -9,7 +9,7 @@ file(GLOB sample_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.jinja
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.safetensors)
 add_custom_command(OUTPUT "${BOLT_SAMPLE}/package.json"
-  COMMAND bolt convert --force --quiet --receipts "${PROJECT_BINARY_DIR}/receipts"
+  COMMAND bolt convert --force --quiet --receipts "${PROJECT_BINARY_DIR}/conversions"
           "${PROJECT_SOURCE_DIR}/testdata/sample-model" "${BOLT_SAMPLE}"
   DEPENDS bolt_pack bolt_text ${sample_sources}
   COMMENT "Converting the sample model" VERBATIM)
