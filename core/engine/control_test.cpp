@@ -2,6 +2,7 @@
 // or in what the head drafts.
 #include <doctest/doctest.h>
 
+#include "core/base/sha256.h"
 #include "core/engine/drafter.h"
 #include "core/engine/generate.h"
 #include "core/engine/ops_model.h"
@@ -16,7 +17,7 @@ using testing::Mistake;
 
 struct Trace {
   std::vector<int> ids;
-  std::string state;
+  std::string state, logits;
   std::vector<int> chain;  // that the head proposes at the end
 };
 
@@ -34,12 +35,18 @@ Trace run(Mistake mistake, int n_drafts, bool again = false) {
   const std::vector<int> text = testing::text_ids(package, 40);
   request.prompt_ids = text;
   request.max_new = 24;
+  request.want_logits = true;
+  Sha256 hash;
+  const auto sink = [&](int, std::span<const float> logits) {
+    hash.update(logits.data(), logits.size_bytes());
+    return true;
+  };
   request.draft = {n_drafts > 0 ? DraftOptions::Source::mtp : DraftOptions::Source::off, n_drafts};
   const int slot = model.open_slot();
-  Stream stream(model, slot, request, nullptr, make_drafter(request, model, {}), 512, 31, nullptr);
+  Stream stream(model, slot, request, sink, make_drafter(request, model, {}), 512, 31, nullptr);
   Stream* const only = &stream;
   while (!stream.is_finished()) Rounds(model).run({&only, 1});
-  Trace trace{stream.reply().ids, model.state_digest(slot), {}};
+  Trace trace{stream.reply().ids, model.state_digest(slot), hash.hex(), {}};
   if (n_drafts == 0) return trace;
 
   const std::vector<int> held = model.ids(slot);
@@ -69,10 +76,13 @@ TEST_CASE("controls: mistakes in replay, keys and absorption are caught on the s
   CHECK(drafted.ids == plain.ids);
   CHECK(drafted.state == plain.state);
   CHECK(drafted.chain == run(Mistake::none, 7, true).chain);
+  CHECK(drafted.logits == plain.logits);
   for (const Mistake mistake : {Mistake::replays_one_less, Mistake::appends_keys}) {
     const Trace wrong = run(mistake, 7);
     CHECK((wrong.ids != plain.ids || wrong.state != plain.state));
   }
+  // One ulp in one element of a window's last row: the comparison of logits sees it.
+  CHECK(run(Mistake::sums_by_rows, 7).logits != run(Mistake::sums_by_rows, 0).logits);
   // Absorption touches no token; the chain shows it.
   CHECK(run(Mistake::forgets_head_keys, 7).ids == plain.ids);
   CHECK(run(Mistake::forgets_head_keys, 7).chain != drafted.chain);

@@ -36,13 +36,14 @@ Request request_of(const std::vector<int>& prompt, std::int64_t max_new, Samplin
 }
 
 struct Tally {
-  std::int64_t n_tokens = 0, n_passes = 0, n_drafted = 0, n_accepted = 0;
+  int n_tokens = 0, n_passes = 0, n_drafted = 0, n_accepted = 0;
   void add(const Reply& reply) {
-    n_tokens += static_cast<std::int64_t>(reply.ids.size()) - 1;
-    n_passes += reply.counters.target;
-    n_drafted += reply.counters.drafted;
-    n_accepted += std::accumulate(reply.counters.accepted_at.begin(),
-                                  reply.counters.accepted_at.end(), std::int64_t{0});
+    const Counters& c = reply.counters;
+    n_tokens += static_cast<int>(reply.ids.size()) - 1;
+    n_passes += static_cast<int>(c.target);
+    n_drafted += static_cast<int>(c.drafted);
+    n_accepted += static_cast<int>(
+        std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), std::int64_t{0}));
   }
 };
 
@@ -65,7 +66,7 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
       kFull ? std::vector<int>{1, 2, 3, 7, 15, 31, -1} : std::vector<int>{1, 7, 31, -1};
   std::int64_t n_equal = 0, n_all = 0;
   for (const Sampling sampling : samplings) {
-    Tally tallies[3];
+    Tally tallies[3][2];  // by source; by the depth rule and with seven drafts
     for (std::size_t p = 0; p < (kFull ? prompts.size() : 12); p += kFull ? 1 : 4) {  // short ones
       const Answer plain =
           answer(*engine, *sequence, request_of(prompts[p], max_new, sampling, {Source::off, -1}));
@@ -80,25 +81,23 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
                         sampling.seed);
           n_equal += drafted == plain;
           ++n_all;
-          if (depth < 0) tallies[static_cast<int>(source) - 1].add(reply);
+          if (depth < 0 || depth == 7) tallies[static_cast<int>(source) - 1][depth == 7].add(reply);
         }
       }
     }
-    for (int s = 0; s < 3; ++s) {
+    for (int i = 0; i < 6; ++i) {
+      const Tally& tally = tallies[i / 2][i % 2];
+      const char* const names[] = {"mtp", "copy", "auto"};
       std::printf(
-          "temperature %.1f seed %llu, %-4s: %5.2f tokens a pass, %lld of %lld drafts kept\n",
-          static_cast<double>(sampling.temperature), static_cast<unsigned long long>(sampling.seed),
-          s == 0   ? "mtp"
-          : s == 1 ? "copy"
-                   : "auto",
-          static_cast<double>(tallies[s].n_tokens) /
-              static_cast<double>(std::max<std::int64_t>(1, tallies[s].n_passes)),
-          static_cast<long long>(tallies[s].n_accepted),
-          static_cast<long long>(tallies[s].n_drafted));
+          "temperature %.1f seed %d, %-4s %s: %5.2f tokens a pass, %d of %d drafts kept\n",
+          static_cast<double>(sampling.temperature), static_cast<int>(sampling.seed), names[i / 2],
+          i % 2 ? "k7  " : "rule",
+          static_cast<double>(tally.n_tokens) / static_cast<double>(std::max(1, tally.n_passes)),
+          tally.n_accepted, tally.n_drafted);
       std::fflush(stdout);
     }
     // The target's noise goes into the drafts, so that they agree at a temperature, too.
-    if (sampling.temperature <= 0.3f) CHECK(tallies[0].n_accepted > 0);
+    if (sampling.temperature <= 0.3f) CHECK(tallies[0][1].n_accepted > 0);
   }
   std::printf("%lld of %lld drafted replies equal\n", static_cast<long long>(n_equal),
               static_cast<long long>(n_all));
