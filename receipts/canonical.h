@@ -75,7 +75,7 @@ std::string canonical(const Value& value);
 void append_quoted(std::string& out, std::string_view utf8);
 
 // Reads a canonical text; throws Failure(malformed) naming `what` and the byte offset. Memory is at
-// most about 40 times the text's length, and the text at most `max_bytes` long.
+// most about 60 times the text's length, and the text at most `max_bytes` long.
 Value read_canonical(std::string_view text, const std::string& what,
                      std::size_t max_bytes = kBodyBytesMax);
 

@@ -51,6 +51,11 @@ std::vector<std::string> differing_task_fields(const Receipt& a, const Receipt& 
     names.emplace_back("task.prompt_ids");
   }
   if (names.size() > 1) std::erase(names, "task.sha256");  // it only follows from the others
+  // One word for all that differs in how tokens were chosen.
+  const auto is_sampling = [](const std::string& name) {
+    return name.starts_with("task.sampling.");
+  };
+  if (std::erase_if(names, is_sampling) > 0) names.emplace_back("task.sampling");
   return names;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "receipts/display.h"
 #include "receipts/status.h"
 
 namespace bolt::receipts {
@@ -340,10 +341,9 @@ class Checker {
     throw Failure(Status::malformed, fmt::format("{}: field {} {}", what_, path, problem));
   }
 
+  // Of a hostile receipt: shortened anywhere, so it may end within a character.
   static std::string quoted(const std::string& text) {
-    std::string out;
-    append_quoted(out, text.substr(0, 80));
-    return out;
+    return '"' + inert(text.substr(0, 80)) + '"';
   }
 
   bool needed(const Field& field) const {

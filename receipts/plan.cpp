@@ -5,6 +5,7 @@
 
 #include "receipts/body.h"
 #include "receipts/digest.h"
+#include "receipts/display.h"
 #include "receipts/status.h"
 
 namespace bolt::receipts {
@@ -131,7 +132,7 @@ std::string Plan::mismatch(const Cell& cell, const Value& run) const {
   if (run.string_at("mode.kind") != "ordinary") {
     found = run.bool_at("mode.adaptive") ? "auto" : fmt::format("k{}", run.int_at("mode.depth"));
   }
-  if (found != wanted) return fmt::format("mode {} where {} was planned", found, wanted);
+  if (found != wanted) return fmt::format("mode {} where {} was planned", found, inert(wanted));
   const Value& prompt = item(body_, "prompts", cell.prompt);
   const std::string ids = prompt.string_at("prompt_ids"), line = prompt.string_at("line");
   if (!ids.empty() && ids != run.string_at("task.prompt_ids")) return "another prompt than planned";

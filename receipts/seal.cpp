@@ -6,6 +6,7 @@
 
 #include "receipts/canonical.h"
 #include "receipts/digest.h"
+#include "receipts/display.h"
 #include "receipts/status.h"
 
 namespace bolt::receipts {
@@ -25,7 +26,7 @@ std::string check_seal(std::string_view body, std::string_view line, const std::
   const Value found = read_canonical(line, what + ": seal", 4096);
   if (!found.is_object()) throw Failure(Status::malformed, what + ": line 2 is no seal");
   const auto text = [](const Value* v) {
-    return v == nullptr ? std::string("nothing") : canonical(*v);
+    return v == nullptr ? std::string("nothing") : inert(canonical(*v).substr(0, 100));
   };
   for (const auto& [key, value] : right.object()) {
     const Value* other = found.find(key);

@@ -14,7 +14,7 @@ namespace bolt::receipts {
 
 inline constexpr std::string_view kPayloadType = "application/vnd.in-toto+json";
 inline constexpr std::string_view kStatementType = "https://in-toto.io/Statement/v1";
-inline constexpr std::string_view kPredicateType = "https://bolt.dev/receipt/v1";
+inline constexpr std::string_view kPredicateType = "urn:bolt:receipt:1";
 
 struct PublicKey {
   std::array<std::uint8_t, 32> bytes{};

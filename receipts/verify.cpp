@@ -70,10 +70,10 @@ Parents follow_parents(const Receipt& receipt, const std::vector<std::string>& f
 
 // "signature none", "signature unchecked" or who signed.
 std::string check_signatures(const Receipt& receipt, const VerifyOptions& options, Value& json) {
-  if (options.require_signed && options.keys.empty()) {
+  if (options.keys.empty() && (options.require_signed || options.threshold > 1)) {
     throw Failure(Status::trust, receipt.what +
-                                     ": --require-signed needs --key: a key is never "
-                                     "taken from the receipt");
+                                     ": signatures are wanted, but no --key is given: a "
+                                     "key is never taken from the receipt");
   }
   if (options.keys.empty()) {
     json.set("signature", receipt.envelopes.empty() ? "none" : "unchecked");

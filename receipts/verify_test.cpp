@@ -275,6 +275,20 @@ TEST_CASE("show: case 36, control and bidirectional characters come out inert") 
   CHECK(inert("\xff\xc0") == "\\x{ff}\\x{c0}");
 }
 
+TEST_CASE("verify: case 36, what is refused is named without letting it speak") {
+  const std::string body = body_of(sealed_text(sample_run()));
+  // A choice that is none, with a bidirectional control, cut within a character.
+  const std::string hostile = "\u202e" + std::string(76, 'x') + "\u4e2d\u4e2d";
+  try {
+    (void)read_receipt_text(resealed(replaced(body, R"("kv":"i16")", "\"kv\":\"" + hostile + '"')),
+                            "t");
+    FAIL("accepted");
+  } catch (const Failure& failure) {
+    CHECK(failure.status == Status::malformed);
+    CHECK(std::string(failure.what()).find("arith.kv is \"\\u{202e}xxx") != std::string::npos);
+  }
+}
+
 TEST_CASE("redaction: case 39, attachments dropped change nothing, keys decide who can check") {
   RunFacts facts = sample_run();
   facts.redaction.mode = Redaction::Mode::keyed;
