@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "cmd/values.h"
@@ -147,6 +148,17 @@ void add_receipt_options(CLI::App& app, ReceiptOptions& options) {
       ->group(group);
 }
 
+void add_plan_options(CLI::App& app, ReceiptOptions& options) {
+  const std::string group = "Receipt";
+  add_text(app, "--plan", options.plan_file, "FILE",
+           "The plan that lists this run, as `bolt receipt plan` sealed it")
+      ->group(group);
+  add_integer(app, "--cell", options.cell, 0, std::numeric_limits<std::int64_t>::max(),
+              "Number of the planned cell that this run is")
+      ->type_name("I")
+      ->group(group);
+}
+
 std::string find_package(const ModelOptions& options) {
   const char* variable = std::getenv("BOLT_MODEL");
   const bool from_variable = options.package.empty() && variable != nullptr && *variable != '\0';
@@ -216,6 +228,9 @@ EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
 }
 
 receipts::Where prepare_receipts(const ReceiptOptions& options) {
+  if (options.plan_file.empty() == options.cell.has_value()) {
+    throw Error(Exit::usage, "--plan and --cell: give both or neither");
+  }
   receipts::Where where;
   where.file = options.file;
   where.folder = options.folder.empty() ? receipts::default_folder() : options.folder;

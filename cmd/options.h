@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cmd/streams.h"
@@ -48,12 +49,16 @@ struct ReceiptOptions {
   std::string file;    // --receipt
   receipts::Attach attach;
   std::string challenge;  // hex
+  // The planned run that this one is: a plan's receipt and the number of a cell in it.
+  std::string plan_file;
+  std::optional<std::int64_t> cell;
 };
 
 void add_model_options(CLI::App& app, ModelOptions& options);
 void add_how_options(CLI::App& app, HowOptions& options);
 void add_say_options(CLI::App& app, SayOptions& options);
 void add_receipt_options(CLI::App& app, ReceiptOptions& options);
+void add_plan_options(CLI::App& app, ReceiptOptions& options);
 
 // "ids", "text,logits", "none": Error(usage) naming the part that is unknown.
 receipts::Attach parse_attach(std::string_view option, std::string_view text);

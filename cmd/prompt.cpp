@@ -124,6 +124,7 @@ void set_prompt(Task& task, const Session& session, const PromptOptions& options
     return;
   }
   const std::string text = options.argument ? *options.argument : read_prompt(options);
+  task.input = text;
   if (options.raw) {
     task.prompt_text = text;
     task.has_prompt_text = true;

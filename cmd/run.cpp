@@ -87,7 +87,12 @@ Exit exit_of(const Outcome& outcome) {
                             "receipt {}",
                             outcome.reply.error_position, outcome.receipt.path));
   }
-  return outcome.stop == "interrupted" ? Exit::interrupted : Exit::ok;
+  if (outcome.stop == "interrupted") return Exit::interrupted;
+  if (!outcome.unplanned.empty()) {
+    throw Error(Exit::no, fmt::format("not the planned run: {}; receipt {}", outcome.unplanned,
+                                      outcome.receipt.path));
+  }
+  return Exit::ok;
 }
 
 Exit run_once(const RunOptions& opts) {
@@ -152,6 +157,7 @@ Exit run_chat(const RunOptions& opts) {
   refuse(!opts.logits_file.empty(), "--logits");
   refuse(!opts.receipt.file.empty(), "--receipt");
   refuse(opts.prompt.raw, "--raw");
+  refuse(opts.receipt.cell.has_value(), "--plan");
   const std::unique_ptr<Session> session = open_session(opts);
   if (interrupt_flag()) return Exit::interrupted;
   Task task = session->task(opts.generation);
@@ -192,6 +198,7 @@ void add_run(CLI::App& app, Action& action) {
            "Write each emitted position's logits there, as safetensors")
       ->group("Output");
   add_receipt_options(*sub, opts->receipt);
+  add_plan_options(*sub, opts->receipt);
   sub->footer(
       "Examples:\n"
       "  bolt run \"Count from 1 to 20.\"             with the sample model\n"

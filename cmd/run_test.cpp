@@ -464,6 +464,33 @@ TEST_CASE(
   CHECK(run_bolt(home, {"receipt", "verify", path}).status == 0);
 }
 
+TEST_CASE("a planned run says which cell it is, and one that is not as planned is told") {
+  const ScratchFolder home;
+  write_bytes(home.file("prompts"), kCount + "\n");
+  const std::string plan = home.file("plan.bolt.jsonl");
+  const Ended planned =
+      run_bolt(home, {"receipt", "plan", "-o", plan, "--build", "this=" BOLT_BINARY_DIR "/bolt",
+                      "--package", BOLT_BINARY_DIR "/sample.bolt", "--modes", "ordinary,k7",
+                      "--prompts", home.file("prompts"), "-n", "6"});
+  INFO(planned.err);
+  REQUIRE(planned.status == 0);
+  const auto run = [&](const std::string& cell, const std::vector<std::string>& mode,
+                       const std::string& prompt) {
+    std::vector<std::string> args = {"run", "-q", "-n", "6", "--plan", plan, "--cell", cell};
+    args.insert(args.end(), mode.begin(), mode.end());
+    args.push_back(prompt);
+    return run_bolt(home, args);
+  };
+  CHECK(run("0", {"--draft", "off"}, kCount).status == 0);
+  CHECK(run("1", {"--drafts", "7"}, kCount).status == 0);
+  CHECK(run_bolt(home, {"receipt", "audit", home.file("receipts"), "--plan", plan}).status == 0);
+  CHECK(run("0", {"--drafts", "7"}, kCount).status == 1);
+  CHECK(run("1", {"--drafts", "7"}, "Something else.").status == 1);
+  CHECK(run("2", {}, kCount).status == 2);
+  CHECK(run_bolt(home, {"run", "--plan", plan, "x"}).status == 2);
+  CHECK(run_bolt(home, {"receipt", "audit", home.file("receipts"), "--plan", plan}).status == 1);
+}
+
 TEST_CASE("--version says what this executable is") {
   const ScratchFolder home;
   const Ended line = run_bolt(home, {"--version"});

@@ -13,6 +13,7 @@
 #include "core/base/sha256.h"
 #include "core/text/stream_decoder.h"
 #include "receipts/build_facts.h"
+#include "receipts/file.h"
 
 namespace bolt {
 namespace {
@@ -81,6 +82,10 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
   EngineOptions options = engine_options(model, how);
   const std::string path = find_package(model);
   where_ = prepare_receipts(receipt);
+  if (receipt.cell) {
+    plan_.emplace(receipts::read_receipt(receipt.plan_file));
+    (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
+  }
   package_ = Package::open(path, {.n_threads = model.n_threads});
   tokenizer_ = Tokenizer::from_json(package_->tokenizer_json(), path + "/tokenizer.json");
   package_facts_ = package_facts(*package_, *tokenizer_);
@@ -166,6 +171,10 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
   }
   outcome.receipt = receipts::write_run(sealed, where_);
   if (thrown) std::rethrow_exception(thrown);
+  if (plan_) {
+    outcome.unplanned = plan_->mismatch(plan_->cell(*receipt_.cell),
+                                        receipts::read_receipt(outcome.receipt.path).body);
+  }
   return outcome;
 }
 
@@ -184,6 +193,14 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
                        .utc = {}};
   if (!package_->conversion_rid().empty()) {
     facts.common.parents.push_back({"conversion", package_->conversion_rid()});
+  }
+  if (plan_) {
+    facts.series = plan_->series(*receipt_.cell);
+    facts.common.parents.push_back({"plan", plan_->rid()});
+    receipts::RequestFacts request;
+    request.input = task.input;
+    request.line = plan_->cell(*receipt_.cell).prompt + 1;
+    if (!task.input.empty()) facts.request = request;
   }
   facts.package = package_facts_;
   facts.arith = {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "core/pack/package.h"
 #include "core/text/tokenizer.h"
 #include "receipts/facts.h"
+#include "receipts/plan.h"
 #include "receipts/write.h"
 
 namespace bolt {
@@ -25,6 +27,7 @@ struct Task {
   std::vector<int> prompt_ids;
   std::string prompt_text;  // what was tokenised, if a text was
   bool has_prompt_text = false;
+  std::string input;       // the prompt's bytes as they were given, if a text was
   bool templated = false;  // the package's chat template made prompt_text
   SampleSpec sampling;
   std::vector<std::string> stop_texts;
@@ -48,6 +51,7 @@ struct Outcome {
   std::string
       stop;  // receipts' word: eos, limit, context, stop_text, interrupted, cancelled, error
   receipts::Written receipt;
+  std::string unplanned;  // why the run is not the planned one; empty if it is, or none was planned
   std::int64_t total_ns = 0;
 
   double decode_tok_per_s() const;  // 0 where fewer than two tokens came
@@ -89,6 +93,7 @@ class Session {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   receipts::PackageFacts package_facts_;
+  std::optional<receipts::Plan> plan_;
   std::int64_t load_ns_ = 0;
 };
 
