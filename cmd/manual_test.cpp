@@ -41,14 +41,36 @@ Names options_of_page(const std::string& page) {
 
 TEST_SUITE_BEGIN("binary");
 
-TEST_CASE("bolt-run(1) names the options that `bolt run --help` names, and no other") {
+TEST_CASE("the page of a subcommand names the options that its --help names, and no other") {
   const ScratchFolder home;
-  Names help = options_of_help(home, {"run", "--help"});
-  CHECK(help.size() > 30);
-  help.insert("--no-graphs");  // listed in builds with CUDA alone; the page says so
-  const Names page = options_of_page("bolt-run.1");
-  for (const std::string& name : help) CHECK_MESSAGE(page.contains(name), name);
-  for (const std::string& name : page) CHECK_MESSAGE(help.contains(name), name);
+  for (const std::string command : {"run", "convert", "bench"}) {
+    Names help = options_of_help(home, {command, "--help"});
+    CHECK(help.size() > 5);
+    if (command == "run")
+      help.insert("--no-graphs");  // in builds with CUDA alone; the page says so
+    const Names page = options_of_page("bolt-" + command + ".1");
+    for (const std::string& name : help) CHECK_MESSAGE(page.contains(name), command, " ", name);
+    for (const std::string& name : page) {
+      CHECK_MESSAGE((help.contains(name) || name == "--help"), command, " ", name);
+    }
+  }
+}
+
+TEST_CASE("bolt-receipt(1) names the options of all verbs, and no other") {
+  const ScratchFolder home;
+  Names help;
+  for (const std::string verb :
+       {"show", "verify", "compare", "plan", "audit", "sign", "export", "prune"}) {
+    help.merge(options_of_help(home, {"receipt", verb, "--help"}));
+  }
+  CHECK(help.size() > 20);
+  const Names page = options_of_page("bolt-receipt.1");
+  for (const std::string& name : help)
+    CHECK_MESSAGE((page.contains(name) || name == "--help"), name);
+  for (const std::string& name : page) {
+    // --cell is run's.
+    CHECK_MESSAGE((help.contains(name) || name == "--cell"), name);
+  }
 }
 
 TEST_CASE("bolt(1) names the common options and bolt's own") {

@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 
 #include "cmd/action.h"
 #include "cmd/options.h"
 #include "cmd/replayer.h"
 #include "cmd/streams.h"
+#include "cmd/values.h"
 #include "receipts/library.h"
 #include "receipts/prune.h"
 #include "receipts/replay.h"
@@ -120,13 +120,6 @@ void append(Answer& to, const char* name, Answer further) {
   if (to.status == Status::holds) to.status = further.status;
 }
 
-void add_kv_option(CLI::App& app, KvKind& kv) {
-  app.add_option("--kv", kv, "The contract's KV variant to replay under: i16 or f32")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, KvKind>{{"i16", KvKind::i16}, {"f32", KvKind::f32}}))
-      ->type_name("KIND");
-}
-
 void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>& common) {
   struct Options {
     std::vector<std::string> files, keys;
@@ -143,13 +136,15 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
   sub->add_option("FILE", options->files, "Receipt, PACK, PACK#N, the start of a rid, or -")
       ->required();
   sub->add_option("--key", options->keys, "Ed25519 public key (PEM) whose signature is wanted")
-      ->type_name("PEM");
+      ->type_name("PEM")
+      ->allow_extra_args(false);
   sub->add_flag("--require-signed", options->verify.require_signed, "Refuse what no --key signed");
-  sub->add_option("--threshold", options->verify.threshold,
-                  "How many different keys must have signed")
-      ->check(CLI::Range(1, 64));
-  sub->add_option("--challenge", options->verify.challenge, "The nonce that the receipt must name")
-      ->type_name("HEX");
+  add_integer(*sub, "--threshold", options->verify.threshold, 1, 64,
+              "How many different keys must have signed (1)");
+  add_parsed(*sub, "--challenge", "HEX", "The nonce that the receipt must name",
+             [options](const std::string& name, const std::string& text) {
+               options->verify.challenge = parse_hex(name, text, 1 << 16);
+             });
   sub->add_flag("--parents", options->verify.need_parents, "A parent that is not found is exit 4");
   sub->add_option("--redaction-key", options->redaction_key,
                   "Key of a keyed receipt (64 hex digits)")
@@ -161,7 +156,8 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
   sub->add_flag("--same-build", options->again.same_build,
                 "Replay and score by the recorded build only");
   sub->add_flag("--score", options->score, "Check every attached id in one pass of the target");
-  add_kv_option(*sub, options->how.kv);
+  add_choice<KvKind>(*sub, "--kv", options->how.kv, {{"i16", KvKind::i16}, {"f32", KvKind::f32}},
+                     "KV variant of the contract to run under (i16)");
   add_model_options(*sub, options->model);
   add_verb_options(*sub, *common);
   sub->footer(
@@ -323,10 +319,10 @@ void add_verb_options(CLI::App& app, VerbOptions& options) {
   app.add_flag("--json", options.json, "One JSON object on stdout");
   app.add_option("--receipts", options.folder, "Receipts folder ($BOLT_RECEIPTS)")
       ->type_name("DIR");
-  app.add_option("--color", options.color, "auto, always or never")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Color>{
-          {"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}}))
-      ->type_name("WHEN");
+  add_choice<Color>(
+      app, "--color", options.color,
+      {{"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}},
+      "Colours (auto: on a terminal, NO_COLOR unset)");
 }
 
 std::string receipts_folder(const VerbOptions& common) {

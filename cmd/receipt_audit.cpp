@@ -9,6 +9,7 @@
 #include "cmd/build_info.h"
 #include "cmd/receipt.h"
 #include "cmd/replayer.h"
+#include "cmd/values.h"
 #include "receipts/audit.h"
 #include "receipts/build_facts.h"
 #include "receipts/digest.h"
@@ -83,20 +84,25 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
   CLI::App* sub = app.add_subcommand("plan", "Seal the list of runs that a comparison will make");
   sub->add_option("-o,--output", options->output, "The plan's file")->type_name("FILE")->required();
   sub->add_option("--build", options->builds,
-                  "NAME=EXECUTABLE, or NAME=SHA256; this one if left out");
+                  "NAME=EXECUTABLE, or NAME=SHA256; this one if left out")
+      ->allow_extra_args(false);
   sub->add_option("--package", options->packages, "NAME.bolt, its receipt, or package.sha256")
-      ->required();
-  sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto")->delimiter(',');
+      ->required()
+      ->allow_extra_args(false);
+  sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   sub->add_option("--prompts", options->prompts, "One prompt a line")
       ->type_name("FILE")
       ->required();
-  sub->add_option("--passes", options->passes,
-                  "Times each cell runs; every second pass is reversed")
-      ->check(CLI::Range(1, 1000));
-  sub->add_option("-n,--max-tokens", options->max_new, "Limit of each reply")
-      ->check(CLI::Range(std::int64_t{0}, receipts::kIntMax));
-  sub->add_option("--limit", options->limits, "What the comparison does not claim, in words");
-  sub->add_option("--not-run", options->not_run, "What is left out, in words");
+  add_integer(*sub, "--passes", options->passes, 1, 1000,
+              "Times each cell runs; every second pass is reversed (2)");
+  add_integer(*sub, "-n,--max-tokens", options->max_new, 0, receipts::kIntMax,
+              "Limit of each reply");
+  sub->add_option("--limit", options->limits, "What the comparison does not claim, in words")
+      ->allow_extra_args(false);
+  sub->add_option("--not-run", options->not_run, "What is left out, in words")
+      ->allow_extra_args(false);
   sub->add_option("--redaction-key", options->redaction_key, "Bind the prompts under this key")
       ->type_name("FILE");
   add_verb_options(*sub, *common);

@@ -1,9 +1,8 @@
 // `bolt receipt compare` and `export`: two receipts side by side, and one in other tools' forms.
 #include <fmt/format.h>
 
-#include <map>
-
 #include "cmd/receipt.h"
+#include "cmd/values.h"
 #include "receipts/compare.h"
 #include "receipts/export.h"
 #include "receipts/library.h"
@@ -54,12 +53,11 @@ void add_export(CLI::App& app, Action& action, const Verbs& common) {
   auto options = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("export", "Write a receipt in a form that other tools read");
   sub->add_option("FILE", options->file, "Receipt, PACK#N or the start of a rid")->required();
-  sub->add_option("--to", options->form, "dsse, bundle (Sigstore, for cosign) or intoto")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, receipts::ExportForm>{{"dsse", receipts::ExportForm::dsse},
-                                                      {"bundle", receipts::ExportForm::bundle},
-                                                      {"intoto", receipts::ExportForm::intoto}}))
-      ->type_name("FORM")
+  using receipts::ExportForm;
+  add_choice<ExportForm>(
+      *sub, "--to", options->form,
+      {{"dsse", ExportForm::dsse}, {"bundle", ExportForm::bundle}, {"intoto", ExportForm::intoto}},
+      "The envelope, a Sigstore bundle for cosign, or the Statement")
       ->required();
   sub->add_option("-o,--output", options->stem,
                   "Start of the new files' names (FILE without .bolt.jsonl)")
