@@ -83,6 +83,13 @@ CostTable measure_costs(Model& model) {
     if (total > (sweep == 0 ? kSlowNs : kQuickNs)) break;
   }
 
+  // A disturbed call only looks dearer: more rows never cost less, so a width costs at most what
+  // the wider ones do, and never more than its rows one by one.
+  for (std::size_t w = n_widths - 1; w-- > 0;) least[w] = std::min(least[w], least[w + 1]);
+  for (std::size_t w = 1; w < n_widths; ++w) {
+    least[w] = std::min(least[w], least[w - 1] + (kWidths[w] - kWidths[w - 1]) * least[0]);
+  }
+
   CostTable table;
   int before = 0;
   for (std::size_t w = 0; w < n_widths; ++w) {

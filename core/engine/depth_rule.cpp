@@ -26,7 +26,22 @@ DepthRule::DepthRule(const CostTable& costs)
     : costs_(costs),
       all_(2.0, costs.window(2) + costs.level(false)),
       head_(2.0, costs.window(2) + costs.level(false)),
-      copy_(2.0 * costs.window(kCopyRows) / costs.window(1), costs.window(kCopyRows)) {}
+      copy_(2.0 * costs.window(kCopyRows) / costs.window(1), costs.window(kCopyRows)) {
+  // From each corner to the one with the least slope, the farthest of equals.
+  for (int from = 1; from < kWindowRowsMax;) {
+    const auto slope_to = [&](int to) { return (window(to) - window(from)) / (to - from); };
+    int corner = from + 1;
+    for (int to = from + 2; to <= kWindowRowsMax; ++to) {
+      if (slope_to(to) <= slope_to(corner)) corner = to;
+    }
+    const double slope = slope_to(corner);
+    for (int r = from; r <= corner; ++r) {
+      convex_[static_cast<std::size_t>(r)] = window(from) + slope * (r - from);
+    }
+    from = corner;
+  }
+  convex_.back() = window(kWindowRowsMax + 1);  // no window is that wide
+}
 
 bool DepthRule::asks_head(bool draft_vocab) const {
   if (head_probation_.sits_out()) return false;
@@ -37,22 +52,22 @@ bool DepthRule::asks_head(bool draft_vocab) const {
 
 void DepthRule::price_drafts(bool draft_vocab, std::span<float> prices) const {
   const double rate = all_.value(), level = costs_.level(draft_vocab);
-  for (int k = 0; k < static_cast<int>(prices.size()); ++k) {
-    prices[static_cast<std::size_t>(k)] =
-        static_cast<float>(rate * (window(k + 2) - window(k + 1) + level));
+  for (std::size_t k = 0; k < prices.size(); ++k) {
+    prices[k] = static_cast<float>(rate * (convex_[k + 2] - convex_[k + 1] + level));
   }
 }
 
 int DepthRule::n_verified(std::span<const Draft> chain) const {
   const double rate = all_.value();
-  float product = 1.0f;
-  int k = 0;
-  for (const Draft& draft : chain) {
-    product *= draft.probability;
-    if (!chain_goes_on(product, static_cast<float>(rate * (window(k + 2) - window(k + 1))))) break;
-    ++k;
+  double product = 1.0, gain = 0.0, best = 0.0;
+  int n_best = 0;
+  for (int k = 1; k <= static_cast<int>(chain.size()); ++k) {
+    product *= static_cast<double>(chain[static_cast<std::size_t>(k - 1)].probability);
+    gain += product * product;
+    const double worth = gain - rate * (window(k + 1) - window(1));
+    if (worth >= best) best = worth, n_best = k;
   }
-  return k;
+  return n_best;
 }
 
 void DepthRule::learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens) {

@@ -2,6 +2,7 @@
 // modelled (cost_table.h), never the clock, so that counters repeat from run to run.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "core/engine/cost_table.h"
@@ -40,8 +41,11 @@ class Probation {
 
 // With R the smoothed tokens over cost of all rounds, V[r] the cost of r rows, L of a head level
 // and P_k the probability of the first k drafts under the head:
-//   draft k+1 is made      while P_k^2 >= R (V[k+2] - V[k+1] + L)
-//   draft k   is verified  while P_k^2 >= R (V[k+1] - V[k])
+//   draft k+1 is made while P_k^2 >= R (W[k+2] - W[k+1] + L)
+//   and of those made, k are verified where P_1^2 + ... + P_k^2 - R (V[k+1] - V[1]) is largest.
+// W is the greatest convex function below V, so that a step of V (kernels take rows by the block)
+// stops a chain no sooner than the cheap rows behind the step allow. Where V is convex this is the
+// rule "verify draft k while P_k^2 >= R (V[k+1] - V[k])".
 class DepthRule {
  public:
   explicit DepthRule(const CostTable& costs);
@@ -61,6 +65,7 @@ class DepthRule {
   double window(int n_rows) const { return costs_.window(n_rows); }
 
   const CostTable costs_;
+  std::array<double, kWindowRowsMax + 2> convex_{};  // W
   SmoothedRate all_, head_, copy_;
   Probation head_probation_, copy_probation_;
 };

@@ -96,6 +96,26 @@ TEST_CASE("depth rule: drafts are made and verified while they are worth their p
   CHECK_FALSE(DepthRule(flat_costs(1000, 1000, 1000)).asks_head(false));
 }
 
+TEST_CASE("depth rule: a step of the costs does not hide the cheap rows behind it") {
+  // Rows by blocks of four: 1000, 1300, 1600, ...
+  CostTable steps;
+  for (int r = 1; r <= kCostRowsMax; ++r) {
+    steps.window_ns[static_cast<std::size_t>(r)] = 1000 + 300 * ((r - 1) / 4);
+  }
+  DepthRule rule(steps);
+  std::array<float, 31> prices{};
+  rule.price_drafts(false, prices);
+  // The start rate is 2/1000. Draft 4 is the first of a block; the block's four share its price.
+  CHECK(prices[0] == 0.0f);
+  CHECK(prices[3] == doctest::Approx(0.002 * 75));
+  CHECK(prices[6] == doctest::Approx(0.002 * 75));
+  const std::vector<Draft> sure(7, Draft{1, 0.95f});
+  CHECK(rule.n_verified(sure) == 7);
+  CHECK(rule.n_verified(std::span(sure).first(4)) == 4);
+  const std::vector<Draft> unsure(7, Draft{1, 0.7f});  // 0.7^8 + ... buys no second block
+  CHECK(rule.n_verified(unsure) == 3);
+}
+
 TEST_CASE("depth rule: a head that does not pay sits out 8, 16, ... 256 rounds and comes back") {
   DepthRule rule(flat_costs(1000, 10, 100));
   const auto drafted_round = [&](int n_tokens) { rule.learn(false, false, 3, 3, n_tokens); };

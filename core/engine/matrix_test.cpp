@@ -64,7 +64,7 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
             : std::vector<Sampling>{{0.0f, 0}, {0.8f, 1}};
   const std::vector<int> depths =
       kFull ? std::vector<int>{1, 2, 3, 7, 15, 31, -1} : std::vector<int>{1, 7, 31, -1};
-  std::int64_t n_equal = 0, n_all = 0;
+  int n_equal = 0, n_all = 0;
   for (const Sampling sampling : samplings) {
     Tally tallies[3][2];  // by source; by the depth rule and with seven drafts
     for (std::size_t p = 0; p < (kFull ? prompts.size() : 12); p += kFull ? 1 : 4) {  // short ones
@@ -84,6 +84,7 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
           if (depth < 0 || depth == 7) tallies[static_cast<int>(source) - 1][depth == 7].add(reply);
         }
       }
+      if (kFull) std::fprintf(stderr, "%d of %d equal so far\n", n_equal, n_all);
     }
     for (int i = 0; i < 6; ++i) {
       const Tally& tally = tallies[i / 2][i % 2];
@@ -99,8 +100,7 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
     // The target's noise goes into the drafts, so that they agree at a temperature, too.
     if (sampling.temperature <= 0.3f) CHECK(tallies[0][1].n_accepted > 0);
   }
-  std::printf("%lld of %lld drafted replies equal\n", static_cast<long long>(n_equal),
-              static_cast<long long>(n_all));
+  std::printf("%d of %d drafted replies equal\n", n_equal, n_all);
   CHECK(n_equal == n_all);
 }
 

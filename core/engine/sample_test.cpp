@@ -184,7 +184,7 @@ TEST_CASE("sample: windows that straddle the tiles of 128, 256 and 512 keys, at 
   const auto sequence = engine->new_sequence();
   int n_equal = 0, n_all = 0;
   for (const int edge : {128, 256, 512}) {
-    for (int before = 0; before < 32; before += kFull ? 1 : 5) {
+    for (int before = 0; before < 32; before += kFull ? 1 : 31 / 3) {
       // The window's first row stands `before` positions before the edge.
       const std::vector<int> prompt(text.begin(), text.begin() + edge - before);
       Request request = request_of(prompt, 34);
