@@ -12,6 +12,7 @@
 #include "cmd/status_line.h"
 #include "cmd/streams.h"
 #include "cmd/values.h"
+#include "core/base/interrupt.h"
 #include "core/base/json.h"
 #include "core/pack/make.h"
 #include "core/pack/shapes.h"
@@ -29,6 +30,7 @@ Exit run_make(BenchCommand& command) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   if (command.say.json) require_stdout();
+  catch_interrupts();  // the work unwinds and removes what it had not finished
   StatusLine status(!command.say.quiet && stderr_is_terminal());
   std::mutex lock;
   command.make.bolt_version = build_info().version;

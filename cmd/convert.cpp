@@ -16,6 +16,7 @@
 #include "cmd/streams.h"
 #include "cmd/values.h"
 #include "core/base/file_map.h"
+#include "core/base/interrupt.h"
 #include "core/base/json.h"
 #include "core/base/output.h"
 #include "core/pack/tile_codec.h"
@@ -159,6 +160,7 @@ Exit run_convert(ConvertCommand& command) {
   const Clock::time_point start = Clock::now();
   const receipts::Where where = prepare_receipts(command.receipt);
   if (command.say.json) require_stdout();
+  catch_interrupts();  // the work unwinds and removes what it had not finished
   StatusLine status(!command.say.quiet && stderr_is_terminal());
   std::mutex lock;
   command.work.bolt_version = build_info().version;
