@@ -1,6 +1,6 @@
-// Debian ships {fmt} as headers and a shared library only. Its out-of-line part is compiled here, once,
-// instead of in every file that formats a line (FMT_HEADER_ONLY made each of them four times slower
-// to compile).
+// Debian ships {fmt} as headers and a shared library only. Its out-of-line part is compiled here,
+// once, instead of in every file that formats a line (FMT_HEADER_ONLY made each of them four times
+// slower to compile).
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -31,7 +31,7 @@ inline std::uint16_t float_to_f16(float x) {
   const std::uint32_t a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (a >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and above
-  if (a < 0x38800000u) {  // below 2^-14: a multiple of 2^-24
+  if (a < 0x38800000u) {                        // below 2^-14: a multiple of 2^-24
     const float scaled = bits_float(a) + 0.5f;  // 0.5 has an ulp of 2^-24, so the sum rounds for us
     return static_cast<std::uint16_t>(sign | (float_bits(scaled) - 0x3f000000u));
   }

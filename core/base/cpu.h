@@ -14,8 +14,9 @@ bool cpu_has(Isa isa);
 Isa resolve_isa(Isa wanted);
 const char* isa_name(Isa isa);
 
-// Whether a scalar fused multiply-add is one instruction here (it needs AVX and FMA). The scalar twins
-// are built twice, with it and without, from one source: the same bits, without a call a step.
+// Whether a scalar fused multiply-add is one instruction here (it needs AVX and FMA). The scalar
+// twins are built twice, with it and without, from one source: the same bits, without a call a
+// step.
 bool cpu_has_fma();
 
 // Cores this process may run on (affinity and cgroup quota, rounded up), at least 1.

@@ -1,10 +1,10 @@
 // The contract's elementary functions: one fixed order of IEEE operations, so that every host and
 // device gives the same bits for all 2^32 inputs (`bolt-exact/1`). Nothing else belongs here.
 //
-// Each step is an explicit fma, add, multiply, divide, compare or integer operation; a compiler that
-// neither contracts nor reassociates (-ffp-contract=off, nvcc -fmad=false) cannot change a bit. The
-// order of the steps below *is* the definition: a tidier formula is another contract. NaN results
-// are 0x7fc00000. Errors are at most 2.5 ulp. Plain C++ and CUDA both compile this file.
+// Each step is an explicit fma, add, multiply, divide, compare or integer operation; a compiler
+// that neither contracts nor reassociates (-ffp-contract=off, nvcc -fmad=false) cannot change a
+// bit. The order of the steps below *is* the definition: a tidier formula is another contract. NaN
+// results are 0x7fc00000. Errors are at most 2.5 ulp. Plain C++ and CUDA both compile this file.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,8 @@
 #ifdef __CUDACC__
 #define BOLT_EXACT __host__ __device__ __forceinline__
 #else
-#define BOLT_EXACT inline __attribute__((always_inline))  // so that no copy built for one ISA is shared
+#define BOLT_EXACT \
+  inline __attribute__((always_inline))  // so that no copy built for one ISA is shared
 #endif
 
 namespace bolt {
@@ -57,8 +58,9 @@ BOLT_EXACT float exact_sqrt(float x) {
 #endif
 }
 
-// exp: x = n ln 2 + r with |r| <= ln 2 / 2 (n by adding 1.5 * 2^23, ln 2 in two parts), a polynomial
-// in r, then 2^n in two halves so that subnormals and infinity are reached by IEEE rounding alone.
+// exp: x = n ln 2 + r with |r| <= ln 2 / 2 (n by adding 1.5 * 2^23, ln 2 in two parts), a
+// polynomial in r, then 2^n in two halves so that subnormals and infinity are reached by IEEE
+// rounding alone.
 BOLT_EXACT float exact_exp(float x) {
   float c = x < -104.0f ? -104.0f : x;
   c = c > 89.0f ? 89.0f : c;  // a NaN stays one

@@ -82,7 +82,8 @@ class JsonValue {
 class JsonDocument {
  public:
   // `name` is the file's name, or what an error shall call the text.
-  static JsonDocument parse(std::string name, std::string_view text, const JsonOptions& options = {});
+  static JsonDocument parse(std::string name, std::string_view text,
+                            const JsonOptions& options = {});
   static JsonDocument load(const std::string& path, const JsonOptions& options = {});
   JsonDocument(JsonDocument&&) noexcept;
   JsonDocument& operator=(JsonDocument&&) noexcept;
@@ -121,8 +122,7 @@ class JsonWriter {
   JsonWriter& value(double x);
   JsonWriter& value(float x);
   template <class T>
-    requires(std::is_integral_v<T> && !std::is_same_v<T, bool>)
-  JsonWriter& value(T x) {
+  requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) JsonWriter& value(T x) {
     return put(std::to_string(x));
   }
   template <class T>

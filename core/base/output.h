@@ -12,8 +12,8 @@
 
 namespace bolt {
 
-// A new file under its own name (O_EXCL), written at the end or anywhere by any thread. Every failed
-// write is an Error(fault) naming the path and the cause, a full disk included.
+// A new file under its own name (O_EXCL), written at the end or anywhere by any thread. Every
+// failed write is an Error(fault) naming the path and the cause, a full disk included.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path, int mode = 0644);
@@ -31,7 +31,8 @@ class OutputFile {
 
  private:
   friend class AtomicFile;
-  OutputFile(std::string path, FileDescriptor file) : path_(std::move(path)), file_(std::move(file)) {}
+  OutputFile(std::string path, FileDescriptor file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   std::string path_;
   FileDescriptor file_;
   std::uint64_t end_ = 0;

@@ -20,8 +20,7 @@ struct Rows {
       : data(d), n_rows(rows), n_cols(cols), stride(step) {}
   // Rows<float> reads as Rows<const float>.
   template <class U>
-    requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-  Rows(const Rows<U>& other)
+  requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>) Rows(const Rows<U>& other)
       : data(other.data), n_rows(other.n_rows), n_cols(other.n_cols), stride(other.stride) {}
 
   T* row(int r) const { return data + static_cast<std::int64_t>(r) * stride; }

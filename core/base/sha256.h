@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4) by OpenSSL, streaming and at once. What gets hashed is the callers' business.
+// SHA-256 (FIPS 180-4) by OpenSSL, streaming and at once. What gets hashed is the callers'
+// business.
 #pragma once
 
 #include <cstddef>

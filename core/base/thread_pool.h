@@ -18,7 +18,8 @@ class ThreadPool {
 
   // Calls body(begin, end, thread) over a partition of [0, n) in runs of at least `grain`; returns
   // when all are done. The first exception thrown is thrown again here. Not reentrant.
-  void parallel_for(int n, int grain, const std::function<void(int begin, int end, int thread)>& body);
+  void parallel_for(int n, int grain,
+                    const std::function<void(int begin, int end, int thread)>& body);
 
  private:
   struct State;

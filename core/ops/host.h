@@ -24,7 +24,7 @@ class HostOps final : public Ops {
   void begin(const Batch& batch, std::span<const int> ids) override;  // host.cpp
   void replay(std::uint64_t key, const std::function<void()>& ops) override { (void)key, ops(); }
   void finish(const Batch& batch) override { (void)batch; }
-  std::uint64_t free_bytes() const override;                                             // memory.cpp
+  std::uint64_t free_bytes() const override;                                          // memory.cpp
   void* allocate(std::uint64_t bytes, const char* purpose) override;                  // memory.cpp
   void read(const float* from, std::span<float> to) override;                         // memory.cpp
   void write(const void* from, std::uint64_t bytes, void* to) override;               // memory.cpp

@@ -1,6 +1,7 @@
-// The operations of the contract `bolt-exact/1`, each stated here, once; the twins refer back to it.
-// HostOps (core/ops/host.cpp) is the readable definition with its AVX2 and AVX-512 forms; the device
-// twins are cuda/. Arithmetic.md's sections are named as §N. What order layers run in is core/engine.
+// The operations of the contract `bolt-exact/1`, each stated here, once; the twins refer back to
+// it. HostOps (core/ops/host.cpp) is the readable definition with its AVX2 and AVX-512 forms; the
+// device twins are cuda/. Arithmetic.md's sections are named as §N. What order layers run in is
+// core/engine.
 //
 // Row-invariant: a row's bits depend on its own operands and absolute position alone, never on the
 // number of rows, the rows beside it, threads or device. Speculation relies on it.
@@ -30,8 +31,8 @@ struct Segment {
   int first_position = 0;  // absolute position of the first row
   // Rows that are live: the others (a fixed geometry's padding) write neither keys nor state.
   int n_live = 0;
-  // Leading rows that are certain to be kept (all of a prompt chunk, one of a window); the recurrent
-  // state is written after them. n_live - n_sure <= 31 rows lag.
+  // Leading rows that are certain to be kept (all of a prompt chunk, one of a window); the
+  // recurrent state is written after them. n_live - n_sure <= 31 rows lag.
   int n_sure = 0;
   int n_lag = 0;  // rows of the last window that were kept and are not yet in the recurrent state
   int slot = 0;   // the sequence's place in the recurrent caches
@@ -65,8 +66,8 @@ class MambaCache {
 class KvCache {
  public:
   virtual ~KvCache() = default;
-  // Canonical bytes of the first n_keys keys and values of a page, all kv heads: per head and key the
-  // codes (little-endian i16) and exponents (i32), or the float32 values; K then V.
+  // Canonical bytes of the first n_keys keys and values of a page, all kv heads: per head and key
+  // the codes (little-endian i16) and exponents (i32), or the float32 values; K then V.
   virtual void read(int page, int n_keys, std::vector<std::byte>& bytes) const = 0;
   virtual std::uint64_t page_bytes() const = 0;
 };
@@ -80,18 +81,18 @@ class Operand {
 
 // One row's choice of a token (§9).
 struct SampleSpec {
-  // 0: greedy. So is a temperature at which the best logit's quotient is no longer finite: the noise
-  // could not matter there, and every row with a finite logit has an answer.
+  // 0: greedy. So is a temperature at which the best logit's quotient is no longer finite: the
+  // noise could not matter there, and every row with a finite logit has an answer.
   float temperature = 0.0f;
-  int top_k = 0;             // <= 0: off
-  float top_p = 1.0f;        // >= 1: off
-  float min_p = 0.0f;        // 0: off
+  int top_k = 0;       // <= 0: off
+  float top_p = 1.0f;  // >= 1: off
+  float min_p = 0.0f;  // 0: off
   std::uint64_t seed = 0;
   std::uint64_t position = 0;  // ids before the token in its sequence
   int n_vocab = 0;             // ids at or past the tokenizer's size are never chosen
 };
 struct Sampled {
-  int id = -1;         // -1: the row was marked, or held a NaN, a +Inf or no finite logit
+  int id = -1;               // -1: the row was marked, or held a NaN, a +Inf or no finite logit
   float probability = 0.0f;  // softmax probability of id (at the temperature, or at 1 if greedy):
                              // exp(l - max) over the lane sum of exp; for the depth rule only
 };

@@ -1,5 +1,6 @@
 // What a package computes: the ordered nodes of graph.json with their shapes and weights, as data.
-// Reading and checking the files is package.cpp; what each node computes is core/ops and core/engine.
+// Reading and checking the files is package.cpp; what each node computes is core/ops and
+// core/engine.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ namespace bolt {
 // How a weight's numbers are stored. What a code means never changes by conversion.
 enum class Format { f32, bf16, f16, q8, nvfp4 };
 
-// plain: row-major, for vectors and the embedding. tiles: packed for the kernels (core/pack/tiles.h).
+// plain: row-major, for vectors and the embedding. tiles: packed for the kernels
+// (core/pack/tiles.h).
 enum class Layout { plain, tiles };
 
 // One weight of a package: `n_matrices` matrices [n_rows, n_cols] (1, or one an expert), mapped.
@@ -23,12 +25,13 @@ struct Weight {
   Format format = Format::f32;
   Layout layout = Layout::plain;
   int n_matrices = 1;
-  int n_rows = 0;  // N
-  int n_cols = 0;  // K
-  std::string file;  // name inside the package folder
+  int n_rows = 0;            // N
+  int n_cols = 0;            // K
+  std::string file;          // name inside the package folder
   std::uint64_t offset = 0;  // bytes, a multiple of 4096
   std::uint64_t bytes = 0;
-  std::uint64_t gain_offset = 0;  // of f32 [n_matrices] in the same file, where the format has gains
+  std::uint64_t gain_offset =
+      0;  // of f32 [n_matrices] in the same file, where the format has gains
   const std::byte* data = nullptr;  // host address once the package is mapped
   const float* gains = nullptr;     // one per matrix, null where the format has none
 
@@ -43,14 +46,14 @@ struct Weight {
 struct Mamba2 {
   int n_heads = 0, head_dim = 0, d_state = 0, n_ssm_groups = 0, conv_kernel = 4;
   float dt_min = 0.0f, dt_max = 0.0f;  // time_step_limit; dt_max 0 or infinite: no clamp
-  Weight in_proj;   // [d_inner + d_conv + n_heads, d_model], rows z | x B C | dt
-  Weight conv_w;    // f32 plain [d_conv, conv_kernel], oldest tap first
-  Weight conv_b;    // f32 plain [d_conv]; zeros where the checkpoint has no conv bias
-  Weight A;         // f32 plain [n_heads], -exp(A_log)
-  Weight D;         // f32 plain [n_heads]
-  Weight dt_bias;   // f32 plain [n_heads]
-  Weight gate_norm; // f32 plain [d_inner]
-  Weight out_proj;  // [d_model, d_inner]
+  Weight in_proj;                      // [d_inner + d_conv + n_heads, d_model], rows z | x B C | dt
+  Weight conv_w;                       // f32 plain [d_conv, conv_kernel], oldest tap first
+  Weight conv_b;     // f32 plain [d_conv]; zeros where the checkpoint has no conv bias
+  Weight A;          // f32 plain [n_heads], -exp(A_log)
+  Weight D;          // f32 plain [n_heads]
+  Weight dt_bias;    // f32 plain [n_heads]
+  Weight gate_norm;  // f32 plain [d_inner]
+  Weight out_proj;   // [d_model, d_inner]
 
   int d_inner() const { return n_heads * head_dim; }
   int d_conv() const { return d_inner() + 2 * n_ssm_groups * d_state; }
@@ -72,12 +75,12 @@ struct Moe {
   int n_router_groups = 1, top_k_groups = 1;
   bool norm_top_k = true;
   float scaling_factor = 1.0f;
-  Weight router;       // [n_experts, d_model], a float format
-  Weight router_bias;  // f32 plain [n_experts]
-  Weight experts_up;   // n_experts x [d_expert, d_latent or d_model]
-  Weight experts_down; // n_experts x [d_latent or d_model, d_expert]
-  Weight shared_up, shared_down;      // absent if d_shared is 0
-  Weight latent_down, latent_up;      // [d_latent, d_model], [d_model, d_latent]; absent if none
+  Weight router;                  // [n_experts, d_model], a float format
+  Weight router_bias;             // f32 plain [n_experts]
+  Weight experts_up;              // n_experts x [d_expert, d_latent or d_model]
+  Weight experts_down;            // n_experts x [d_latent or d_model, d_expert]
+  Weight shared_up, shared_down;  // absent if d_shared is 0
+  Weight latent_down, latent_up;  // [d_latent, d_model], [d_model, d_latent]; absent if none
 };
 
 using Mixer = std::variant<Mamba2, Attention, Mlp, Moe>;
@@ -93,13 +96,14 @@ struct DraftHead {
   Weight enorm, hnorm;  // f32 plain [d_model]
   Weight eh_proj;       // [d_model, 2 d_model], embedding half first
   std::vector<Layer> layers;
-  Weight final_norm;    // f32 plain [d_model]
+  Weight final_norm;  // f32 plain [d_model]
   // The draft vocabulary: its ids, ascending, and the head rows of those ids alone. Absent if none.
   std::vector<int> vocab_ids;
-  Weight vocab_head;    // [vocab_ids.size(), d_model]
+  Weight vocab_head;  // [vocab_ids.size(), d_model]
 };
 
-// dynamic: any window. fixed: every call runs n_rows rows. hybrid: n_rows-row windows, one-row decoding.
+// dynamic: any window. fixed: every call runs n_rows rows. hybrid: n_rows-row windows, one-row
+// decoding.
 struct Geometry {
   enum class Kind { dynamic, fixed, hybrid } kind = Kind::dynamic;
   int n_rows = 0;

@@ -1,5 +1,6 @@
 // The packed layout of a linear weight: where each code and scale lies. One copy serves AVX-512,
-// AVX2, dp4a and tensor cores. Packing and its inverse only; the sums are core/ops (arithmetic.md §4).
+// AVX2, dp4a and tensor cores. Packing and its inverse only; the sums are core/ops (arithmetic.md
+// §4).
 //
 // A matrix [N, K] is cut in tiles of 32 rows and groups of 32 columns; block (tile, group) is
 // contiguous, the blocks of a tile follow each other along K:
@@ -22,24 +23,29 @@
 
 namespace bolt {
 
-inline constexpr int kTileRows = 32;     // rows of a tile
-inline constexpr int kGroupCols = 32;    // columns of a quantisation group
-inline constexpr int kSegmentGroups = 8; // groups of a segment: the unit of the contract's sums
+inline constexpr int kTileRows = 32;      // rows of a tile
+inline constexpr int kGroupCols = 32;     // columns of a quantisation group
+inline constexpr int kSegmentGroups = 8;  // groups of a segment: the unit of the contract's sums
 
 constexpr int block_bytes(Format format) {
   switch (format) {
-    case Format::q8: return 1088;
-    case Format::nvfp4: return 576;
+    case Format::q8:
+      return 1088;
+    case Format::nvfp4:
+      return 576;
     case Format::bf16:
-    case Format::f16: return 2048;
-    case Format::f32: return 4096;
+    case Format::f16:
+      return 2048;
+    case Format::f32:
+      return 4096;
   }
   return 0;
 }
 constexpr int n_tiles(int n_rows) { return (n_rows + kTileRows - 1) / kTileRows; }
 constexpr int n_groups(int n_cols) { return (n_cols + kGroupCols - 1) / kGroupCols; }
 constexpr std::uint64_t packed_matrix_bytes(Format format, int n_rows, int n_cols) {
-  return static_cast<std::uint64_t>(n_tiles(n_rows)) * static_cast<std::uint64_t>(n_groups(n_cols)) *
+  return static_cast<std::uint64_t>(n_tiles(n_rows)) *
+         static_cast<std::uint64_t>(n_groups(n_cols)) *
          static_cast<std::uint64_t>(block_bytes(format));
 }
 
