@@ -18,7 +18,7 @@ add_custom_target(sample ALL DEPENDS "${BOLT_SAMPLE}/package.json")
 install(TARGETS bolt RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY "${BOLT_SAMPLE}" DESTINATION ${CMAKE_INSTALL_DATADIR}/bolt)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/THIRD-PARTY.md
-              ${PROJECT_SOURCE_DIR}/README.md
+              ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/core/ops/arithmetic.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # The notices of what is linked in (THIRD-PARTY.md), as Debian ships them.
 string(REGEX MATCH "^[0-9]+" gcc_major ${CMAKE_CXX_COMPILER_VERSION})
