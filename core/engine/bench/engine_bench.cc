@@ -202,6 +202,7 @@ class Bench {
 }  // namespace bolt
 
 int main(int n_args, char** args) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // each line as it is known, in a pipe, too
   try {
     bolt::Bench(bolt::parse(n_args, args)).run();
   } catch (const bolt::Error& error) {
