@@ -2,6 +2,7 @@
 #include "core/engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <optional>
 
@@ -79,7 +80,11 @@ class OpsEngine final : public Engine {
         n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
         backend_(open_backend(package, options, n_threads_)),
         context_(resolve_context(*backend_.ops, package, options)),
-        model_(*backend_.ops, backend_.graph, sizes()) {}
+        model_(*backend_.ops, backend_.graph, sizes()) {
+    // A table that was named is read (or made) before anything runs: a bad one must not end a
+    // reply.
+    if (!options.cost_table.empty()) costs();
+  }
 
   std::unique_ptr<Sequence> new_sequence() override {
     return std::make_unique<OpsSequence>(model_);
@@ -98,7 +103,7 @@ class OpsEngine final : public Engine {
     return std::make_unique<Stream>(
         model_, slot, request, std::move(sink),
         make_drafter(request, model_, [this]() -> const CostTable& { return costs(); }), context_,
-        model_.max_window_rows() - 1, interrupt);
+        model_.max_window_rows() - 1, interrupt, &costs_ns_);
   }
 
   void round(std::span<Generation* const> generations) override {
@@ -148,10 +153,13 @@ class OpsEngine final : public Engine {
     }
   }
 
+  // Measuring happens in the middle of a first reply; its time is no reply's.
   const CostTable& costs() {
     if (!costs_) {
+      const auto start = std::chrono::steady_clock::now();
       costs_ = load_costs(model_, options_.cost_table, cost_key());
       cost_digest_ = costs_->digest();
+      costs_ns_ += (std::chrono::steady_clock::now() - start).count();
     }
     return *costs_;
   }
@@ -175,6 +183,7 @@ class OpsEngine final : public Engine {
   std::vector<Stream*> streams_;  // of the round at hand
   std::optional<CostTable> costs_;
   std::string cost_digest_;
+  std::int64_t costs_ns_ = 0;  // spent in costs()
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ const char* finish_name(Finish finish) {
 
 Stream::Stream(Model& model, int slot, Request request, TokenSink sink,
                std::unique_ptr<Drafter> drafter, std::int64_t context, int max_drafts,
-               const std::atomic<bool>* interrupt)
+               const std::atomic<bool>* interrupt, const std::int64_t* aside_ns)
     : model_(model),
       slot_(slot),
       request_(std::move(request)),
@@ -36,6 +36,8 @@ Stream::Stream(Model& model, int slot, Request request, TokenSink sink,
       context_(context),
       max_drafts_(max_drafts),
       interrupt_(interrupt),
+      aside_ns_(aside_ns),
+      aside_before_(aside_ns ? *aside_ns : 0),
       start_(Clock::now()),
       known_(request_.prompt_ids),
       n_run_(static_cast<std::int64_t>(model.ids(slot).size())) {
@@ -164,6 +166,7 @@ void Stream::take_window(const WindowResult& result, int index) {
   }
   count.cut += n_tokens - n_emitted;
   reply_.decode_ns = (Clock::now() - start_).count() - reply_.first_token_ns;
+  if (aside_ns_) reply_.decode_ns -= *aside_ns_ - aside_before_;
   if (goes_on && !has_bonus) return fail(n_run_ + n_accepted + 1);
   // Row i gave token i: rows past the last emitted token were not run by an ordinary reply.
   model_.commit(slot_, n_emitted);

@@ -17,9 +17,11 @@ namespace bolt {
 class Stream final : public Generation {
  public:
   // The slot holds a proper prefix of the prompt. context: most ids of the sequence. drafter null:
-  // ordinary decoding. max_drafts: what the window leaves.
+  // ordinary decoding. max_drafts: what the window leaves. *aside_ns grows by time that the engine
+  // spends otherwise.
   Stream(Model& model, int slot, Request request, TokenSink sink, std::unique_ptr<Drafter> drafter,
-         std::int64_t context, int max_drafts, const std::atomic<bool>* interrupt);
+         std::int64_t context, int max_drafts, const std::atomic<bool>* interrupt,
+         const std::int64_t* aside_ns = nullptr);
 
   bool is_finished() const override { return finished_; }
   const Reply& reply() const override { return reply_; }
@@ -51,6 +53,8 @@ class Stream final : public Generation {
   const std::int64_t context_;
   const int max_drafts_;
   const std::atomic<bool>* const interrupt_;
+  const std::int64_t* const aside_ns_;  // grows by time that is not decoding; may be null
+  const std::int64_t aside_before_;
   const Clock::time_point start_;
 
   std::vector<int> known_;  // every id: the prompt, then the reply
