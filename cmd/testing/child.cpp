@@ -168,6 +168,25 @@ std::vector<std::string> receipts_in(const ScratchFolder& home) {
   return texts;
 }
 
+std::string only_receipt(const ScratchFolder& home) {
+  const std::vector<std::string> receipts = receipts_in(home);
+  REQUIRE(receipts.size() == 1);
+  return receipts.front();
+}
+
+bool says_stop(const std::string& receipt, const std::string& kind) {
+  return receipt.find("\"stop\":{\"kind\":\"" + kind + "\"") != std::string::npos;
+}
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
 Terminal::Terminal(const ScratchFolder& home, const std::vector<std::string>& args,
                    const std::string& term) {
   const std::vector<std::string> env = environment(home, {{"TERM", term}});

@@ -52,6 +52,17 @@ Ended run_bolt(const ScratchFolder& home, const std::vector<std::string>& args);
 // error.
 std::vector<std::string> receipts_in(const ScratchFolder& home);
 
+// The one receipt there; it is an error if there are more or none.
+std::string only_receipt(const ScratchFolder& home);
+// Whether a receipt's text says that this ended the reply.
+bool says_stop(const std::string& receipt, const std::string& kind);
+
+std::string file_bytes(const std::string& path);
+void write_bytes(const std::string& path, const std::string& bytes);
+
+// A prompt that the sample model answers at length.
+inline const std::string kCount = "Count from 1 to 20.";
+
 // bolt on a pseudo-terminal of 80 columns.
 class Terminal {
  public:
