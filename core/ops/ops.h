@@ -1,7 +1,7 @@
 // The operations of the contract `bolt-exact/1`, each stated here, once; the twins refer back to
-// it. HostOps (core/ops/host.cpp) is the readable definition with its AVX2 and AVX-512 forms; the
-// device twins are cuda/. Arithmetic.md's sections are named as §N. What order layers run in is
-// core/engine.
+// it (arithmetic.md has them in full, cited as §N). HostOps (core/ops/host.cpp) is the readable
+// definition with its AVX2 and AVX-512 forms; the device twins are cuda/. What order layers run in
+// is core/engine.
 //
 // Row-invariant: a row's bits depend on its own operands and absolute position alone, never on the
 // number of rows, the rows beside it, threads or device. Speculation relies on it.
@@ -51,7 +51,8 @@ struct Batch {
 enum class Epilogue { store, add, relu2 };
 
 // Recurrent state of every slot for one Mamba-2 layer: h f32 [n_heads, head_dim, d_state], the raw
-// conv inputs before it, and the raw rows of the last window that lag (design.md §5, rollback).
+// conv inputs before it, and the raw rows of the last window that lag: a rejected draft
+// is taken back by not replaying its rows.
 class MambaCache {
  public:
   virtual ~MambaCache() = default;
