@@ -98,7 +98,7 @@ std::string read_prompt(const PromptOptions& options) {
   if (options.argument || options.option) {
     text = options.argument ? *options.argument : *options.option;
   } else if (options.file && *options.file != "-") {
-    text = read_file(*options.file, kPromptBytesMax);
+    text = read_stream(*options.file, kPromptBytesMax);
     from = *options.file;
   } else {
     text = read_stdin();
@@ -109,7 +109,7 @@ std::string read_prompt(const PromptOptions& options) {
 }
 
 std::vector<int> read_prompt_ids(const std::string& path, int vocab_size) {
-  const JsonDocument document = JsonDocument::load(path);
+  const JsonDocument document = JsonDocument::parse(path, read_stream(path));
   std::vector<int> ids;
   for (const JsonValue& item : document.root().items()) {
     ids.push_back(static_cast<int>(item.integer(0, vocab_size - 1)));

@@ -123,18 +123,13 @@ void FileMap::release(std::uint64_t offset, std::uint64_t n_bytes) const noexcep
   }
 }
 
-std::string read_file(const std::string& path, std::uint64_t max_bytes) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) fail(path, "cannot open");
-  struct stat st;
-  if (::fstat(file.get(), &st) != 0) fail(path, "cannot stat");
-  if (S_ISDIR(st.st_mode)) throw Error(Exit::input, path + ": is a folder, expected a file");
+namespace {
+
+// Reads to the end, whatever stat said: pipes and /proc files report a size of 0.
+std::string read_to_end(const FileDescriptor& file, const std::string& path,
+                        std::uint64_t expected_bytes, std::uint64_t max_bytes) {
   std::string bytes;
-  if (S_ISREG(st.st_mode)) {
-    const auto size = static_cast<std::uint64_t>(st.st_size);
-    if (size <= max_bytes) bytes.reserve(size + 1);
-  }
-  // Read to the end, whatever stat said: pipes and /proc files report a size of 0.
+  if (expected_bytes <= max_bytes) bytes.reserve(expected_bytes + 1);
   for (;;) {
     char chunk[1 << 16];
     const ssize_t n = ::read(file.get(), chunk, sizeof chunk);
@@ -146,6 +141,21 @@ std::string read_file(const std::string& path, std::uint64_t max_bytes) {
       throw Error(Exit::input, fmt::format("{}: is over {} bytes, too large", path, max_bytes));
     }
   }
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, std::uint64_t max_bytes) {
+  FileFacts facts;
+  const FileDescriptor file = open_regular_file(path, facts);
+  return read_to_end(file, path, facts.bytes, max_bytes);
+}
+
+std::string read_stream(const std::string& path, std::uint64_t max_bytes) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) fail(path, "cannot open");
+  if (is_folder(path)) throw Error(Exit::input, path + ": is a folder, expected a file");
+  return read_to_end(file, path, 0, max_bytes);
 }
 
 void read_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset,

@@ -68,8 +68,11 @@ class FileMap {
   std::size_t bytes_ = 0;
 };
 
-// All bytes of a text file or other stream (`-` is not special here); refuses over `max_bytes`.
+// All bytes of a regular file, opened as open_regular_file does; refuses over `max_bytes`.
 std::string read_file(const std::string& path, std::uint64_t max_bytes = kTextFileBytesMax);
+// The same of a pipe or device, too (`-` is not special here), waiting for its end: for what the
+// user names on the command line, such as <(program).
+std::string read_stream(const std::string& path, std::uint64_t max_bytes = kTextFileBytesMax);
 
 // Fills `to` from `offset`; a file that ends before is an Error naming the path.
 void read_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset,

@@ -40,7 +40,7 @@ void count_ids(const Tokenizer& tokenizer, const std::string& path,
 }  // namespace
 
 std::vector<int> read_draft_vocab(const std::string& path, int n_tokens) {
-  const JsonDocument document = JsonDocument::load(path);
+  const JsonDocument document = JsonDocument::parse(path, read_stream(path));
   std::vector<int> ids;
   for (const JsonValue& item : document.root().items()) {
     ids.push_back(static_cast<int>(item.integer(0, n_tokens - 1)));
