@@ -19,7 +19,9 @@ void claim_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)::open("/dev/null", kModes[fd]);
   }
+  // Writes report both as errors: a reader that is gone, a file past `ulimit -f`.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void write_out(std::string_view text) {

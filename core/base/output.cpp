@@ -27,12 +27,20 @@ constexpr unsigned kRenameNoReplace = 1, kRenameExchange = 2;  // linux/fs.h
                 fmt::format("{}: {}: {}; free some space and run again", path, doing,
                             error == ENOSPC ? "the disk is full" : "over the disk quota"));
   }
+  if (error == EFBIG) {
+    throw Error(Exit::fault, fmt::format("{}: {}: too large for this disk or the limit on file "
+                                         "sizes (`ulimit -f`)",
+                                         path, doing));
+  }
   const bool usage = error == ENOENT || error == ENOTDIR || error == EACCES || error == EROFS ||
                      error == EEXIST || error == EPERM || error == ENAMETOOLONG;
   throw Error(usage ? Exit::usage : Exit::fault,
               fmt::format("{}: {}: {}", path, doing, std::strerror(error)));
 }
 [[noreturn]] void fail(const std::string& path, const char* doing) { fail(path, doing, errno); }
+[[noreturn]] void fail_taken(const std::string& path) {
+  throw Error(Exit::usage, path + ": exists already");
+}
 
 std::string random_suffix() {
   std::uint64_t bits = 0;
@@ -65,9 +73,9 @@ int rename_with(const std::string& from, const std::string& to, unsigned flags) 
 // Renames without replacing; file systems without the flag get a check and a plain rename.
 void rename_new(const std::string& from, const std::string& to) {
   if (rename_with(from, to, kRenameNoReplace) == 0) return;
-  if (errno == EEXIST || errno == ENOTEMPTY) fail(to, "cannot create", EEXIST);
+  if (errno == EEXIST || errno == ENOTEMPTY) fail_taken(to);
   if (errno != EINVAL && errno != ENOSYS) fail(to, "cannot rename to it");
-  if (path_exists(to)) fail(to, "cannot create", EEXIST);
+  if (path_exists(to)) fail_taken(to);
   if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "cannot rename to it");
 }
 
@@ -76,9 +84,17 @@ std::string temporary_prefix(const std::string& target) {
   return fmt::format(".{}.partial-", name_of(target));
 }
 
+// The folder, locked and still under its name. Nothing, and errno, if another process holds it
+// (EWOULDBLOCK) or has removed it (ENOENT), or if the file system knows no locks.
 FileDescriptor lock_folder(const std::string& path) {
   FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return FileDescriptor();
+  if (!folder || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return FileDescriptor();
+  struct stat locked, named;
+  if (::fstat(folder.get(), &locked) != 0 || ::lstat(path.c_str(), &named) != 0 ||
+      locked.st_dev != named.st_dev || locked.st_ino != named.st_ino) {
+    errno = ENOENT;
+    return FileDescriptor();
+  }
   return folder;
 }
 
@@ -87,7 +103,10 @@ void remove_stale(const std::string& target) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder_of(target), ignored)) {
     if (!entry.path().filename().string().starts_with(prefix)) continue;
-    if (lock_folder(entry.path().string())) remove_tree(entry.path().string());
+    // Held until the folder is gone: nobody can take it for a living one in between.
+    if (const FileDescriptor lock = lock_folder(entry.path().string())) {
+      remove_tree(entry.path().string());
+    }
   }
 }
 
@@ -197,12 +216,19 @@ AtomicFolder::AtomicFolder(const std::string& target, bool replace)
     : target_(target), replace_(replace) {
   while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
   if (target_.empty()) throw Error(Exit::usage, "the output folder's name is empty");
-  if (path_exists(target_) && !replace) fail(target_, "cannot create", EEXIST);
+  if (path_exists(target_) && !replace) fail_taken(target_);
   remove_stale(target_);
-  temporary_ =
-      fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix());
-  if (::mkdir(temporary_.c_str(), 0755) != 0) fail(target_, "cannot create the folder");
-  lock_ = lock_folder(temporary_);
+  // Between mkdir and the lock another writer may take the folder for a dead one's and remove it:
+  // then the next name is tried.
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    temporary_ =
+        fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix());
+    if (::mkdir(temporary_.c_str(), 0755) != 0) fail(target_, "cannot create the folder");
+    lock_ = lock_folder(temporary_);
+    if (lock_ || (errno != EWOULDBLOCK && errno != ENOENT)) return;
+  }
+  throw Error(Exit::fault, target_ + ": other writers keep removing what this one begins there");
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -216,7 +242,11 @@ void AtomicFolder::commit() {
     if (!file || ::fsync(file.get()) != 0) fail(path, "cannot sync");
   }
   sync_folder(temporary_);
-  if (!path_exists(target_) || !replace_) {
+  // Another writer may make the target between the question and the rename: then it is replaced.
+  if (replace_ && !path_exists(target_) &&
+      rename_with(temporary_, target_, kRenameNoReplace) == 0) {
+    // nothing to remove
+  } else if (!replace_ || !path_exists(target_)) {
     rename_new(temporary_, target_);
   } else if (rename_with(temporary_, target_, kRenameExchange) == 0) {
     remove_tree(temporary_);  // now the replaced folder

@@ -3,10 +3,15 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "core/base/file_map.h"
 #include "core/base/sha256.h"
@@ -106,6 +111,48 @@ TEST_CASE("output: folders of writers that died are removed, a living writer's i
   CHECK(path_exists(folder / "p"));
 }
 
+TEST_CASE("output: writers who begin and replace at once never lose their folders") {
+  const Folder folder;
+  std::atomic<int> failures{0};
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 4; ++t) {
+    writers.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        const auto error = caught([&] {
+          AtomicFolder made(folder / "p", true);
+          OutputFile out(made.file("f"));
+          out.append("whole");
+          out.close();
+          made.commit();
+        });
+        if (error.code != Exit::ok) {
+          ++failures;
+          MESSAGE(error.line);
+        }
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  CHECK(failures == 0);
+  CHECK(read_file(folder / "p/f") == "whole");
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("output: past the limit on file sizes a write is an error, and nothing is left") {
+  const Folder folder;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const auto error = caught([&] { write_file_atomically(folder / "f", std::string(2000, 'x')); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(error.code == Exit::fault);
+  CHECK(error.says("the limit on file sizes"));
+  CHECK(fs::is_empty(folder.path));
+}
+
 TEST_CASE("output: of two writers of one new name the second loses") {
   const Folder folder;
   AtomicFolder first(folder / "p", false), second(folder / "p", false);
@@ -134,6 +181,11 @@ TEST_CASE("file_map: what is no regular file is refused without hanging") {
   const FileDescriptor f = open_regular_file(folder / "f", facts);
   CHECK(caught([&] { read_at(f, "f", 0, four); }).says("cut short"));
   CHECK(caught([&] { read_file(folder / "f", 2); }).says("too large"));
+  CHECK(caught([&] { read_file(folder / "fifo"); }).says("is a FIFO, expected a regular file"));
+  CHECK(read_file(folder / "l") == "abc");
+  CHECK(read_stream(folder / "l") == "abc");
+  CHECK(read_stream("/dev/null").empty());
+  CHECK(caught([&] { read_stream(folder.path); }).says("is a folder"));
 }
 
 TEST_CASE("sha256: FIPS 180-4 vectors, in pieces too") {
