@@ -6,8 +6,10 @@
 
 #include <bit>
 #include <cstring>
+#include <fstream>
 
 #include "core/base/error.h"
+#include "core/base/file_map.h"
 
 namespace bolt {
 namespace {
@@ -28,7 +30,26 @@ std::string header(std::uint64_t n, std::uint64_t n_vocab) {
   return bytes;
 }
 
+// How every logits file begins, after the length of its header.
+constexpr std::string_view kBeginning = R"({"logits":{"dtype":"F32","shape":[)";
+
 }  // namespace
+
+void check_logits_target(const std::string& path) {
+  if (!path_exists(path)) return;
+  const auto refuse = [&](const char* what) {
+    throw Error(Exit::usage,
+                fmt::format("--logits {}: {} is there, and no logits file; choose another name or "
+                            "remove it",
+                            path, what));
+  };
+  if (!is_regular_file(path)) refuse("something that is no file");
+  std::ifstream file(path, std::ios::binary);
+  std::string start(8 + kBeginning.size(), '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  const bool empty = file.gcount() == 0;
+  if (!empty && std::string_view(start).substr(8) != kBeginning) refuse("a file");
+}
 
 LogitsFile::LogitsFile(const std::string& path, int n_vocab) : file_(path), n_vocab_(n_vocab) {
   file_.append(std::string_view(header(0, 0)));

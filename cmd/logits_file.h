@@ -12,6 +12,10 @@
 
 namespace bolt {
 
+// Error(usage) unless nothing is at `path`, or an earlier logits file: anything else there was not
+// meant to be replaced.
+void check_logits_target(const std::string& path);
+
 class LogitsFile {
  public:
   // Opens a temporary file beside `path`; without commit() nothing appears there.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <thread>
@@ -65,6 +66,11 @@ std::unique_ptr<Session> open_session(const RunOptions& opts) {
   return session.get();
 }
 
+bool same_place(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  return fs::absolute(a).lexically_normal() == fs::absolute(b).lexically_normal();
+}
+
 void say_before(const RunOptions& opts, const Session& session, const Task& task) {
   if (opts.say.quiet) return;
   const std::string idle = ineffective_options(opts.generation, task.sampling);
@@ -97,6 +103,12 @@ Exit exit_of(const Outcome& outcome) {
 
 Exit run_once(const RunOptions& opts) {
   require_stdout();
+  if (!opts.logits_file.empty()) {
+    check_logits_target(opts.logits_file);
+    if (!opts.receipt.file.empty() && same_place(opts.receipt.file, opts.logits_file)) {
+      throw Error(Exit::usage, "--logits and --receipt name the same file");
+    }
+  }
   // Read before the package is opened: a mistake here should not cost a load.
   PromptOptions prompt = opts.prompt;
   if (!prompt.ids_file) prompt.argument = read_prompt(opts.prompt);
@@ -114,18 +126,23 @@ Exit run_once(const RunOptions& opts) {
                      task.templated && prompt.thinking());
   StatusLine status(!opts.say.quiet);
   LiveLine live(static_cast<std::int64_t>(task.prompt_ids.size()));
+  // Through `| tee` the text may be on this very terminal: no live line may then wipe it out, and
+  // the last line begins on one of its own.
+  const bool may_be_seen = !opts.say.json && stdout_is_pipe() && stderr_is_terminal();
   Listener listener;
   if (!opts.say.json) {
     listener.text = [&](const std::string& piece) {
       status.clear();
       write_out(shown.push(piece));
-      status.again();
+      if (!may_be_seen) status.again();
     };
   }
   if (logits) {
     listener.token = [&](int id, std::span<const float> row) { logits->add(id, row); };
   }
   listener.progress = [&](const Progress& progress) {
+    check_reader();
+    if (may_be_seen && shown.mid_line()) return;
     if (status.due()) status.show(live.text(progress));
   };
   const std::unique_ptr<Sequence> sequence = session->engine().new_sequence();
@@ -141,7 +158,8 @@ Exit run_once(const RunOptions& opts) {
   } else {
     write_out(shown.finish() + (terminal && shown.mid_line() ? "\n" : ""));
   }
-  if (opts.say.verbose) write_err(counter_lines(outcome));
+  if (may_be_seen && shown.mid_line() && !opts.say.quiet) write_err("\n");
+  if (opts.say.verbose) write_err(counter_lines(outcome) + session->cost_line());
   if (!opts.say.quiet) write_err(last_line(outcome) + "\n");
   return exit_of(outcome);
 }

@@ -87,7 +87,7 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
     (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
   }
   package_ = Package::open(path, {.n_threads = model.n_threads});
-  tokenizer_ = Tokenizer::from_json(package_->tokenizer_json(), path + "/tokenizer.json");
+  tokenizer_ = read_tokenizer(*package_);
   package_facts_ = package_facts(*package_, *tokenizer_);
   options.build_id = receipts::executable_sha256();
   engine_ = Engine::open(*package_, options);
@@ -103,6 +103,15 @@ std::string Session::description() const {
       package_->path(), config().name, static_cast<double>(bytes) / 1e6,
       static_cast<double>(load_ns_) / 1e6, engine_->backend().name, engine_->backend().arch,
       engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), engine_->context());
+}
+
+std::string Session::cost_line() const {
+  const std::string& digest = engine_->cost_digest();
+  if (digest.empty()) return {};
+  const bool measured = engine_->costs_measured();
+  const std::string place = !how_.cost_table.empty() ? how_.cost_table : "the cache";
+  return fmt::format("costs     table {}, {} {}\n", digest.substr(0, 16),
+                     measured ? "measured now, kept in" : "read from", place);
 }
 
 Task Session::task(const GenerationOptions& options) const {
@@ -126,7 +135,6 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
   request.max_new = task.max_new;
   request.draft = task.draft;
   request.want_logits = receipt_.attach.logits || static_cast<bool>(listener.token);
-  request.progress = listener.progress;
   std::exception_ptr thrown;
 
   Outcome outcome;
@@ -142,6 +150,11 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
       interrupt = true;
     }
   };
+  if (listener.progress) {
+    request.progress = [&](const Progress& progress) {
+      guarded([&] { listener.progress(progress); });
+    };
+  }
   const auto show = [&](const std::string& piece) {
     outcome.text += piece;
     if (!piece.empty() && listener.text) guarded([&] { listener.text(piece); });

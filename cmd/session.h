@@ -74,6 +74,9 @@ class Session {
   Engine& engine() { return *engine_; }
   // Package, device, context and load time, a line each, for --verbose.
   std::string description() const;
+  // "costs     ...": which cost table chose the drafts, and whether it was measured now; empty
+  // where none was needed yet.
+  std::string cost_line() const;
   // All of a task but its prompt. Error(usage) where the package cannot do what was asked.
   Task task(const GenerationOptions& options) const;
 

@@ -2,6 +2,8 @@
 #include "cmd/streams.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -44,6 +46,11 @@ void require_stdout() {
   }
 }
 
+void check_reader() {
+  pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) throw ReaderGone();
+}
+
 void write_err(std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
@@ -53,6 +60,11 @@ void write_err(std::string_view text) noexcept {
       return;
     }
   }
+}
+
+bool stdout_is_pipe() {
+  struct stat st = {};
+  return ::fstat(STDOUT_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }

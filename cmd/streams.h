@@ -19,12 +19,17 @@ void claim_standard_streams();
 
 // Writes to stdout now, whole. Throws ReaderGone, or Error(fault) that names the cause.
 void write_out(std::string_view text);
+// Throws ReaderGone if stdout is a pipe that nobody reads any more: looked at where nothing is to
+// be written yet, in a long prompt say.
+void check_reader();
 // Throws Error(fault) if stdout was closed or is not open for writing: before the work, not after
 // it.
 void require_stdout();
 // Writes to stderr; a failure there is nobody's business.
 void write_err(std::string_view text) noexcept;
 
+// A pipe or a socket: where its text goes, to a file or to this very terminal, cannot be known.
+bool stdout_is_pipe();
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();

@@ -60,6 +60,30 @@ void accepted_within_drafted(const Facts& f) {
          fmt::format("count.accepted_at: {} accepted of {} drafted", f.accepted(), f.drafted));
 }
 
+// What no run can count, whatever it drafted with: windows have at most 31 drafts, copies are among
+// them, a fixed depth bounds every round, and a token needs a pass over its prompt.
+void counts_are_possible(const Facts& f) {
+  constexpr std::int64_t kDraftsMax = 31;
+  const auto at_most = [&](const char* name, std::int64_t value, std::int64_t most) {
+    f.must(value <= most, fmt::format("{}: {}, at most {} are possible", name, value, most));
+  };
+  const std::int64_t copies = f.body.int_at("count.copy.rounds"),
+                     copied = f.body.int_at("count.copy.drafted"),
+                     taken = f.body.int_at("count.copy.accepted");
+  at_most("count.copy.rounds", copies, f.rounds);
+  at_most("count.copy.drafted", copied, f.drafted);
+  at_most("count.copy.accepted", taken, std::min(copied, f.accepted()));
+  f.must(copied == 0 || copies > 0, "count.copy.drafted: without a copy round");
+  const bool fixed = f.body.string_at("mode.kind") == "speculative" &&
+                     !f.body.bool_at("mode.adaptive") && f.body.int_at("mode.depth") > 0;
+  const std::int64_t depth = fixed ? std::min(f.body.int_at("mode.depth"), kDraftsMax) : kDraftsMax;
+  at_most("count.accepted_at", static_cast<std::int64_t>(f.accepted_at.size()), depth);
+  // rounds is at most 2^53, so the product fits.
+  at_most("count.drafted", f.drafted, f.rounds * depth);
+  f.must(f.n == 0 || f.body.int_at("count.prompt_passes", 1) > 0,
+         "count.prompt_passes: 0, but there is a reply");
+}
+
 void tokens_add_up(const Facts& f) {
   if (f.n == 0) return;
   const std::int64_t sum = 1 + f.accepted() + f.bonus - f.cut;
@@ -161,6 +185,12 @@ void run_rules(const Facts& f) {
   f.must(cached <= prompt, fmt::format("sched.cached_n: {} of {} prompt ids", cached, prompt));
   f.must(body.string_at("sched.cache") == "resumed" || cached == 0,
          fmt::format("sched.cached_n: {} on a cold cache", cached));
+  const std::int64_t context = body.int_at("limits.context", kIntMax);
+  f.must(prompt + f.n <= context,
+         fmt::format("limits.context: {}, but {} prompt ids and {} tokens", context, prompt, f.n));
+  for (const char* name : {"device.ranks", "sched.slots"}) {
+    f.must(body.int_at(name, 1) >= 1, std::string(name) + ": 0");
+  }
   const bool ordinary = body.string_at("mode.kind") == "ordinary";
   f.must(!ordinary || body.int_at("mode.depth") == 0, "mode.depth: not 0 in ordinary mode");
   const std::int64_t at = body.int_at("out.margin.at", 1);
@@ -228,6 +258,7 @@ InvariantCount check_invariants(const Value& body, const Binder& binder, bool ha
     run_rules(facts);
     if (body.find("count") != nullptr) {
       accepted_within_drafted(facts);
+      counts_are_possible(facts);
       tokens_add_up(facts);
       one_acceptance_a_round(facts);
       passes_are_rounds(facts);

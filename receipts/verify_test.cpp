@@ -191,6 +191,15 @@ TEST_CASE("verify: case 16, counters that lie") {
   CHECK(changed([](RunFacts& f) { f.task.max_new += 1; }) == 3);
   CHECK(changed([](RunFacts& f) { f.stop.kind = "eos"; }) == 3);
   CHECK(changed([](RunFacts& f) { f.sched.cached_n = 2; }) == 3);
+  // Counts that add up and still cannot be.
+  CHECK(changed([](RunFacts& f) { f.count.copy_accepted = f.count.copy_drafted + 1; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.count.copy_drafted = f.count.drafted + 1; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.count.copy_rounds = f.count.rounds + 1; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.count.drafted = 32 * f.count.rounds; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.mode.depth = 1; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.count.prompt_passes = 0; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.task.context = 44; }) == 3);
+  CHECK(changed([](RunFacts& f) { f.sched.slots = 0; }) == 3);
   // A sum that would overflow is refused, not wrapped.
   CHECK(changed([](RunFacts& f) { f.count.accepted_at.assign(4, kIntMax); }) == 3);
 }
@@ -273,6 +282,78 @@ TEST_CASE("show: case 36, control and bidirectional characters come out inert") 
   }
   CHECK(inert("caf\u00e9 \u4e2d\u6587 \U0001f600") == "caf\u00e9 \u4e2d\u6587 \U0001f600");
   CHECK(inert("\xff\xc0") == "\\x{ff}\\x{c0}");
+}
+
+TEST_CASE("show: says in words why a reply ended and what was set, and quotes attached texts") {
+  const auto shown = [](const RunFacts& facts, int columns) {
+    std::string all;
+    for (const Line& line : show(sealed(facts), false, columns)) all += line.text + "\n";
+    return all;
+  };
+  const auto has = [](const std::string& all, const std::string& words) {
+    return all.find(words) != std::string::npos;
+  };
+  RunFacts facts = sample_run();
+  facts.common.env.push_back({"CUDA_HOME", "", sha256_hex("1")});
+  facts.common.env.push_back({"CUDA_VISIBLE_DEVICES", "0", ""});
+  facts.attach.text = true;
+  facts.out.text = "one\ntwo \x1b[2J\u202e\n" + std::string(200, 'x');
+  std::string all = shown(facts, 0);
+  CHECK(has(all,
+            "ordinary, 5 prompt tokens -> 40 tokens, ended by the token limit, 39 rounds, 39 "
+            "target passes\n"));
+  CHECK(has(
+      all, "\nenv CUDA_HOME set (value kept as a digest, " + sha256_hex("1").substr(0, 8) + ")\n"));
+  CHECK(has(all, "\nenv CUDA_VISIBLE_DEVICES=0\n"));
+  CHECK(has(all, "\n  | one\n  | two \\u{1b}[2J\\u{202e}\n  | " + std::string(200, 'x') + "\n"));
+  CHECK_FALSE(has(all, "shortened"));
+  all = shown(facts, 80);
+  CHECK(has(all, "\n  | " + std::string(73, 'x') + "...\n  shortened"));
+  facts.out.text = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+  CHECK(has(shown(facts, 80), "\n  | 8\n  shortened"));
+  CHECK(has(shown(facts, 0), "\n  | 9\n"));
+  RunFacts one = sample_run(2);
+  one.stop.kind = "eos";
+  one.stop.id = 101;
+  one.task.stop_ids = {101};
+  one.task.max_new = 9;
+  CHECK(has(shown(one, 0), "-> 2 tokens, ended by stop token 101, 1 round, 1 target pass\n"));
+  // What is quoted is what the body binds.
+  Receipt other = sealed(facts);
+  other.attached.text = "another";
+  CHECK_THROWS_AS((void)show(other, false), Failure);
+}
+
+TEST_CASE("verify: bytes that changed since sealing are said to have, before what else is wrong") {
+  const std::string text = sealed_text(sample_run());
+  const std::string body = body_of(text), rest = text.substr(body.size());
+  const auto refusal = [](const std::string& changed) -> std::string {
+    try {
+      (void)read_receipt_text(changed, "t");
+    } catch (const Failure& failure) {
+      CHECK(failure.status == Status::malformed);
+      return failure.what();
+    }
+    return "accepted";
+  };
+  const auto said = [&](const std::string& changed) {
+    return "t: changed since sealing: the seal names rid " + rid_of(body) + ", these bytes have " +
+           rid_of(changed);
+  };
+  // Still a good body: only the seal tells.
+  std::string changed = replaced(body, R"("n":40)", R"("n":41)");
+  CHECK(refusal(changed + rest) == said(changed));
+  // No JSON any more, an unknown field, no body at all.
+  changed = replaced(body, R"("n":40)", R"("n":4O)");
+  CHECK(refusal(changed + rest).starts_with(said(changed) + "; also line 1 (body)"));
+  changed = replaced(body, R"("run_id")", R"("run_ie")");
+  CHECK(refusal(changed + rest).starts_with(said(changed) + "; also "));
+  changed = replaced(body, "bolt.receipt", "bolt.deceipt");
+  CHECK(refusal(changed + rest).starts_with(said(changed) + "; also line 1 is no receipt's body"));
+  // Resealed, nothing changed since; the fault is the body's own.
+  CHECK(refusal(resealed(replaced(body, R"("run_id")", R"("run_ie")"))).find("changed since") ==
+        std::string::npos);
+  CHECK(refusal(text) == "accepted");
 }
 
 TEST_CASE("verify: case 36, what is refused is named without letting it speak") {
