@@ -101,7 +101,8 @@ void add_how_options(CLI::App& app, HowOptions& options) {
         ->group(group);
   }
   add_text(app, "--cost-table", options.cost_table, "FILE",
-           "Pass costs for the depth rule (measured once and cached)")
+           "Pass costs for the depth rule: read if it is there, else measured and written\n"
+           "(one a build, device and package, in ~/.cache/bolt)")
       ->group(group);
 }
 

@@ -107,22 +107,27 @@ CostTable measure_costs(Model& model) {
   return table;
 }
 
-CostTable load_costs(Model& model, const std::string& file, const std::string& key) {
+CostTable load_costs(Model& model, const std::string& file, const std::string& key,
+                     bool* measured) {
+  const auto measure = [&model, measured] {
+    if (measured != nullptr) *measured = true;
+    return measure_costs(model);
+  };
   if (!file.empty()) {
     if (path_exists(file)) return CostTable::parse(file, read_file(file));
-    const CostTable table = measure_costs(model);
+    const CostTable table = measure();
     write_file_atomically(file, table.json() + "\n");
     return table;
   }
   const std::string folder = key.empty() ? std::string() : cache_folder();
-  if (folder.empty()) return measure_costs(model);
+  if (folder.empty()) return measure();
   const std::string path = folder + "/costs-" + sha256_hex(key).substr(0, 32) + ".json";
   // A cache that cannot be read or written costs a measurement, never a run.
   try {
     if (path_exists(path)) return CostTable::parse(path, read_file(path));
   } catch (const Error&) {
   }
-  const CostTable table = measure_costs(model);
+  const CostTable table = measure();
   try {
     std::filesystem::create_directories(folder);
     write_file_atomically(path, table.json() + "\n");

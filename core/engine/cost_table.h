@@ -35,7 +35,9 @@ struct CostTable {
 CostTable measure_costs(Model& model);
 
 // The table of `file` if one is given (made there if it does not exist yet); else the cached one of
-// `key`, measured and cached if there is none. An empty key is never cached.
-CostTable load_costs(Model& model, const std::string& file, const std::string& key);
+// `key`, measured and cached if there is none. An empty key is never cached. `measured`, if given,
+// says whether it was measured now.
+CostTable load_costs(Model& model, const std::string& file, const std::string& key,
+                     bool* measured = nullptr);
 
 }  // namespace bolt

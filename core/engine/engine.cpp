@@ -124,6 +124,7 @@ class OpsEngine final : public Engine {
   int n_threads() const override { return n_threads_; }
   const Backend& backend() const override { return backend_; }
   const std::string& cost_digest() const override { return cost_digest_; }
+  bool costs_measured() const override { return costs_measured_; }
 
  private:
   ModelSizes sizes() const {
@@ -157,7 +158,7 @@ class OpsEngine final : public Engine {
   const CostTable& costs() {
     if (!costs_) {
       const auto start = std::chrono::steady_clock::now();
-      costs_ = load_costs(model_, options_.cost_table, cost_key());
+      costs_ = load_costs(model_, options_.cost_table, cost_key(), &costs_measured_);
       cost_digest_ = costs_->digest();
       costs_ns_ += (std::chrono::steady_clock::now() - start).count();
     }
@@ -183,6 +184,7 @@ class OpsEngine final : public Engine {
   std::vector<Stream*> streams_;  // of the round at hand
   std::optional<CostTable> costs_;
   std::string cost_digest_;
+  bool costs_measured_ = false;
   std::int64_t costs_ns_ = 0;  // spent in costs()
 };
 

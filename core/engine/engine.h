@@ -138,6 +138,7 @@ class Engine {
   virtual int n_threads() const = 0;
   virtual const Backend& backend() const = 0;
   virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for
+  virtual bool costs_measured() const = 0;             // by this engine, not read from a file
 };
 
 const char* finish_name(Finish finish);
