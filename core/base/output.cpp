@@ -112,10 +112,13 @@ void remove_stale(const std::string& target) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path, int mode) : path_(path) {
+OutputFile::OutputFile(const std::string& path, int mode) : OutputFile(path, path, mode) {}
+
+OutputFile::OutputFile(const std::string& path, std::string name, int mode)
+    : path_(path), name_(std::move(name)) {
   file_ = FileDescriptor(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-  if (!file_) fail(path, "cannot create");
+  if (!file_) fail(name_, "cannot create");
 }
 
 void OutputFile::append(std::string_view bytes) { append(std::as_bytes(std::span(bytes))); }
@@ -125,7 +128,7 @@ void OutputFile::append(std::span<const std::byte> bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t n = ::write(file_.get(), bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(path_, "cannot write");
+    if (n < 0) fail(name_, "cannot write");
     done += static_cast<std::size_t>(n);
   }
   end_ += bytes.size();
@@ -136,7 +139,7 @@ void OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
     const ssize_t n = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done,
                                static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(path_, "cannot write");
+    if (n < 0) fail(name_, "cannot write");
     done += static_cast<std::size_t>(n);
   }
 }
@@ -146,20 +149,20 @@ void OutputFile::reserve(std::uint64_t n_bytes) {
   // fallocate, not posix_fallocate: its emulation would write the whole file.
   while (::fallocate(file_.get(), 0, 0, static_cast<off_t>(n_bytes)) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EOPNOTSUPP && errno != ENOSYS) fail(path_, "cannot reserve its space");
-    if (::ftruncate(file_.get(), static_cast<off_t>(n_bytes)) != 0) fail(path_, "cannot extend");
+    if (errno != EOPNOTSUPP && errno != ENOSYS) fail(name_, "cannot reserve its space");
+    if (::ftruncate(file_.get(), static_cast<off_t>(n_bytes)) != 0) fail(name_, "cannot extend");
     return;
   }
 }
 
 void OutputFile::sync() {
   // Pipes and terminals cannot be synced and say EINVAL.
-  if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) fail(path_, "cannot sync");
+  if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) fail(name_, "cannot sync");
 }
 
 void OutputFile::close() {
   const int fd = file_.release();
-  if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) fail(path_, "cannot close");
+  if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) fail(name_, "cannot close");
 }
 
 AtomicFile::AtomicFile(const std::string& target, bool replace, int mode)
@@ -177,7 +180,8 @@ AtomicFile::AtomicFile(const std::string& target, bool replace, int mode)
   if (exists && !replace) fail(target, "cannot create", EEXIST);
   if (exists) target_ = std::filesystem::canonical(target).string();
   file_ = OutputFile(
-      fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix()), mode);
+      fmt::format("{}/{}{}", folder_of(target_), temporary_prefix(target_), random_suffix()),
+      target, mode);
 }
 
 AtomicFile::~AtomicFile() {

@@ -32,8 +32,9 @@ class OutputFile {
  private:
   friend class AtomicFile;
   OutputFile(std::string path, FileDescriptor file)
-      : path_(std::move(path)), file_(std::move(file)) {}
-  std::string path_;
+      : path_(std::move(path)), name_(path_), file_(std::move(file)) {}
+  OutputFile(const std::string& path, std::string name, int mode);
+  std::string path_, name_;  // name_: what errors call it
   FileDescriptor file_;
   std::uint64_t end_ = 0;
 };
