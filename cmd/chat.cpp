@@ -6,10 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
+#include "cmd/echo_off.h"
 #include "cmd/line_reader.h"
 #include "cmd/prompt.h"
 #include "cmd/report.h"
@@ -32,7 +36,9 @@ class ChatInterrupts {
     action.sa_handler = [](int) {
       n_presses = n_presses + 1;
       interrupt_flag().store(true, std::memory_order_relaxed);
-      if (n_presses >= kInsistentPresses) ::_exit(static_cast<int>(Exit::interrupted));
+      if (n_presses < kInsistentPresses) return;
+      EchoOff::restore();
+      ::_exit(static_cast<int>(Exit::interrupted));
     };
     sigaction(SIGINT, &action, &old_);
   }
@@ -72,14 +78,22 @@ std::string history_file() {
   return folder + "/history";
 }
 
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
 constexpr const char* kHelp =
-    "/system TEXT   start afresh with this system turn; without TEXT show it\n"
+    "/system TEXT   start afresh with this system turn; spaces alone clear it, nothing shows it\n"
     "/reset         forget the conversation, keep the system turn\n"
     "/stats         counters and speed of the last reply\n"
     "/receipt       where the last reply's receipt lies\n"
     "/quit          leave, as Ctrl-D does\n"
     "A line that ends in \\ goes on; a pasted text is one message. Ctrl-C stops a reply.\n"
     "A message that starts with / is typed with a space before it.\n";
+
+// Those that take nothing.
+constexpr std::string_view kPlainCommands[] = {"/help",    "/reset", "/stats",
+                                               "/receipt", "/quit",  "/exit"};
 
 class Chat {
  public:
@@ -112,7 +126,7 @@ class Chat {
         continue;
       }
       was_interrupted_ = false;
-      if (message.empty()) continue;
+      if (is_blank(message)) continue;
       reader_.remember(message);
       if (message.starts_with('/')) {
         if (!command(message)) return Exit::ok;
@@ -158,12 +172,19 @@ class Chat {
     const std::size_t space = line.find_first_of(" \n");
     const std::string name = line.substr(0, space);
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (std::ranges::find(kPlainCommands, name) != std::end(kPlainCommands) && !is_blank(rest)) {
+      write_err(fmt::format("{} takes no words after it\n", name));
+      return true;
+    }
     if (name == "/quit" || name == "/exit") return false;
     if (name == "/help") {
       write_err(kHelp);
     } else if (name == "/system") {
       if (rest.empty()) {
         write_err(system_ ? inert(*system_) + "\n" : "no system turn\n");
+      } else if (is_blank(rest)) {
+        set_system(std::nullopt);
+        write_err("no system turn now; the conversation starts afresh\n");
       } else {
         set_system(rest);
         write_err("system turn set; the conversation starts afresh\n");
@@ -202,6 +223,7 @@ class Chat {
   }
 
   Outcome answer() {
+    const EchoOff quiet_keys;
     set_chat_prompt(task_, session_, turns_, options_.thinking, said_);
     TerminalText shown(/*terminal=*/true, color_, options_.thinking);
     StatusLine status(!options_.quiet);
@@ -218,7 +240,7 @@ class Chat {
     Outcome outcome = session_.answer(*sequence_, task_, listener, interrupt_flag());
     status.clear();
     write_out(shown.finish() + (shown.mid_line() ? "\n" : ""));
-    if (options_.verbose) write_err(counter_lines(outcome));
+    if (options_.verbose) write_err(counter_lines(outcome) + session_.cost_line());
     if (!options_.quiet) write_err(dim(last_line(outcome)) + "\n");
     if (outcome.stop == "error") {
       write_err(

@@ -126,6 +126,78 @@ TEST_CASE("chat: a terminal that can do nothing still works, and SIGTERM ends it
   CHECK(chat.wait_for_end() == 130);
 }
 
+TEST_CASE("chat: keys typed during a reply stay out of its text and become the next line") {
+  for (const std::string term : {"xterm", "dumb"}) {
+    const ScratchFolder home;
+    Terminal chat(home, {"run", "-q", "--no-think", "--ignore-eos", "-n", "600"}, term);
+    chat.wait_for("> ");
+    CHECK(chat.echoes() == (term == "dumb"));  // libedit shows keys itself
+    chat.type("Count from 1 to 20.\n");
+    CHECK_FALSE(chat.wait_for("5, 6").empty());
+    CHECK_FALSE(chat.echoes());
+    chat.type("/receipt\n");
+    CHECK(chat.wait_for("> ").find("/receipt") == std::string::npos);
+    CHECK_FALSE(chat.wait_for(".bolt.jsonl").empty());
+    chat.wait_for("> ");
+    // The control: on a plain terminal the very same keys show when no reply runs.
+    chat.type("/receipt\n");
+    CHECK_FALSE(chat.wait_for("/receipt").empty());
+  }
+}
+
+TEST_CASE("chat: signals that end a reply leave the terminal's echo on") {
+  for (const int signal : {SIGTERM, SIGQUIT}) {
+    const ScratchFolder home;
+    Terminal chat(home, {"run", "-q", "--no-think", "--ignore-eos"});
+    chat.wait_for("> ");
+    chat.type("Count from 1 to 20.\r");
+    CHECK_FALSE(chat.wait_for("5, 6").empty());
+    CHECK_FALSE(chat.echoes());
+    ::kill(chat.pid(), signal);
+    CHECK(chat.wait_for_end() == (signal == SIGTERM ? 130 : -1));
+    CHECK(chat.echoes());
+  }
+}
+
+TEST_CASE("chat: blank messages are not sent, blanks clear the system turn, extra words refused") {
+  const ScratchFolder home;
+  Terminal chat(home, {"run", "-q", "--no-think", "-n", "2"}, "dumb");
+  chat.wait_for("> ");
+  chat.type(" \t \n");
+  chat.wait_for("> ");
+  for (const std::string name : {"/reset", "/stats", "/quit"}) {
+    chat.type(name + " now\n");
+    CHECK_FALSE(chat.wait_for(name + " takes no words after it").empty());
+    chat.wait_for("> ");
+  }
+  chat.type("/system Be brief.\n");
+  CHECK_FALSE(chat.wait_for("system turn set").empty());
+  chat.wait_for("> ");
+  chat.type("/system  \n");
+  CHECK_FALSE(chat.wait_for("no system turn now").empty());
+  chat.wait_for("> ");
+  chat.type("/system\n");
+  CHECK_FALSE(chat.wait_for("no system turn\r").empty());
+  chat.wait_for("> ");
+  chat.type("/quit\n");
+  CHECK(chat.wait_for_end() == 0);
+  CHECK(receipts_in(home).empty());  // nothing was sent
+}
+
+TEST_CASE("one-shot, stdout a pipe: the last line begins on a line of its own") {
+  const ScratchFolder home;
+  REQUIRE(::mkfifo(home.file("pipe").c_str(), 0600) == 0);
+  Terminal piped(home, {"run", "--no-think", "-n", "12", kCount}, "xterm", home.file("pipe"));
+  CHECK(piped.wait_for_end() == 0);
+  CHECK(piped.all().find("\n12 tokens, first after") != std::string::npos);
+  // A file's text is never on the terminal, and needs no line to keep apart from.
+  write_bytes(home.file("file"), "");
+  Terminal filed(home, {"run", "--no-think", "-n", "12", kCount}, "xterm", home.file("file"));
+  CHECK(filed.wait_for_end() == 0);
+  CHECK(filed.all().find("12 tokens, first after") != std::string::npos);
+  CHECK(filed.all().find("\n12 tokens") == std::string::npos);
+}
+
 TEST_CASE("one-shot on a terminal: dimmed thinking, a last newline, a status line that goes away") {
   const ScratchFolder home;
   Terminal run(home, {"run", "-n", "12", "Count from 1 to 20."});

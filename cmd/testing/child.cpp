@@ -6,7 +6,9 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -188,12 +190,23 @@ void write_bytes(const std::string& path, const std::string& bytes) {
 }
 
 Terminal::Terminal(const ScratchFolder& home, const std::vector<std::string>& args,
-                   const std::string& term) {
+                   const std::string& term, const std::string& out_file) {
   const std::vector<std::string> env = environment(home, {{"TERM", term}});
   winsize size = {24, 80, 0, 0};
   pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
   REQUIRE(pid_ >= 0);
-  if (pid_ == 0) become_bolt(args, env);
+  if (pid_ == 0) {
+    const rlimit no_core = {0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    if (!out_file.empty()) ::dup2(::open(out_file.c_str(), O_RDWR | O_CLOEXEC), 1);
+    become_bolt(args, env);
+  }
+}
+
+bool Terminal::echoes() const {
+  termios mode = {};
+  REQUIRE(::tcgetattr(fd_, &mode) == 0);
+  return (mode.c_lflag & ECHO) != 0;
 }
 
 Terminal::~Terminal() {

@@ -66,8 +66,9 @@ inline const std::string kCount = "Count from 1 to 20.";
 // bolt on a pseudo-terminal of 80 columns.
 class Terminal {
  public:
+  // out_file: stdout goes there (a FIFO is opened for both ends) instead of to the terminal.
   Terminal(const ScratchFolder& home, const std::vector<std::string>& args,
-           const std::string& term = "xterm");
+           const std::string& term = "xterm", const std::string& out_file = {});
   ~Terminal();
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -77,6 +78,7 @@ class Terminal {
   std::string wait_for(const std::string& text, int limit_s = 30);
   // Waits for the end; the exit status, -1 if a signal ended it or it did not end.
   int wait_for_end(int limit_s = 30);
+  bool echoes() const;  // whether the terminal shows what is typed, by itself
   pid_t pid() const { return pid_; }
   const std::string& all() const { return all_; }
 
