@@ -12,6 +12,7 @@
 #include "core/base/file_map.h"
 #include "core/base/interrupt.h"
 #include "core/base/json.h"
+#include "core/text/utf8.h"
 
 namespace bolt {
 namespace {
@@ -65,7 +66,7 @@ void add_prompt_options(CLI::App& app, PromptOptions& options) {
   app.add_flag("--no-think", options.no_think, "Close the think block before the reply")
       ->group(group);
   add("--prompt-ids", options.ids_file, "FILE",
-      "The prompt as token ids, a JSON array; nothing is added");
+      "The prompt as token ids, a JSON array, nothing added; - is stdin");
 }
 
 void check_prompt_options(const PromptOptions& options) {
@@ -105,16 +106,24 @@ std::string read_prompt(const PromptOptions& options) {
     from = "stdin";
   }
   if (text.empty()) throw Error(Exit::usage, from + " is empty; a prompt needs some text");
+  if (const std::size_t bad = invalid_utf8_at(text); bad != kNoOffset) {
+    throw Error(Exit::input,
+                fmt::format("{}: byte {}, 0x{:02X}, is not UTF-8; convert the text to UTF-8", from,
+                            bad, static_cast<unsigned char>(text[bad])));
+  }
   return text;
 }
 
 std::vector<int> read_prompt_ids(const std::string& path, int vocab_size) {
-  const JsonDocument document = JsonDocument::parse(path, read_stream(path));
+  const JsonDocument document = path == "-" ? JsonDocument::parse("stdin", read_stdin())
+                                            : JsonDocument::parse(path, read_stream(path));
   std::vector<int> ids;
   for (const JsonValue& item : document.root().items()) {
     ids.push_back(static_cast<int>(item.integer(0, vocab_size - 1)));
   }
-  if (ids.empty()) throw Error(Exit::usage, path + " is empty; a prompt needs at least one id");
+  if (ids.empty())
+    throw Error(Exit::usage,
+                (path == "-" ? "stdin" : path) + " is empty; a prompt needs at least one id");
   return ids;
 }
 

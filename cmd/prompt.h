@@ -27,10 +27,11 @@ void add_prompt_options(CLI::App& app, PromptOptions& options);
 void check_prompt_options(const PromptOptions& options);
 
 // The prompt's text from wherever it was given; stdin, whole, where nothing was. Bytes as they are:
-// no byte order mark is dropped, no line end changed. Empty is Error(usage).
+// no byte order mark is dropped, no line end changed. Empty is Error(usage), not UTF-8
+// Error(input).
 std::string read_prompt(const PromptOptions& options);
 
-// The ids of --prompt-ids FILE: a JSON array of whole numbers.
+// The ids of --prompt-ids FILE: a JSON array of whole numbers; - is stdin.
 std::vector<int> read_prompt_ids(const std::string& path, int vocab_size);
 
 // Fills in the task's prompt. Error(usage) where the package has no known template and raw is off.
