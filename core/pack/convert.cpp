@@ -247,7 +247,8 @@ ConvertFacts convert(const ConvertOptions& options) {
   facts.has_draft_head = bound.graph.draft.has_value();
   for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
-  each_weight(bound.graph, [&](const std::string&, const Weight& w) {
+  each_weight(bound.graph, [&](const std::string& name, const Weight& w) {
+    if (name == "draft.vocab_head") return;  // rows of lm_head once more
     facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
                           static_cast<std::uint64_t>(w.n_rows) *
                           static_cast<std::uint64_t>(w.n_cols);

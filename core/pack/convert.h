@@ -38,7 +38,7 @@ struct ConvertFacts {
   std::uint64_t n_tensors = 0;             // of the checkpoint, used
   std::vector<std::string> skipped;        // tensors left out: towers, the MTP head if asked
   std::uint64_t source_bytes = 0, package_bytes = 0;
-  std::uint64_t n_parameters = 0;
+  std::uint64_t n_parameters = 0;      // without the draft vocabulary's copies
   std::vector<std::string> quantised;  // weights whose values changed
   bool has_draft_head = false;
   std::uint64_t n_draft_vocab = 0;  // ids of the draft vocabulary; 0: none

@@ -101,7 +101,14 @@ TEST_CASE("draft vocabulary: its head holds lm_head's rows; a shifted row would 
   }
   CHECK(n_shifted > part.n_rows * part.n_cols / 2);
 
+  // The copies are no parameters of the model.
+  options.target = folder / "plain.bolt";
+  options.draft_vocab_file.clear();
+  options.verify = false;
+  CHECK(convert(options).n_parameters == facts.n_parameters);
+
   options.target = folder / "none.bolt";
+  options.draft_vocab_file = folder / "v.json";
   options.without_mtp = true;
   CHECK(caught([&] { convert(options); }).code == Exit::usage);
 }
