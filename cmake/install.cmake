@@ -9,7 +9,9 @@ file(GLOB sample_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.jinja
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.safetensors)
 add_custom_command(OUTPUT "${BOLT_SAMPLE}/package.json"
-  COMMAND bolt convert --force --quiet --receipts "${PROJECT_BINARY_DIR}/conversions"
+  # ninja makes the output's folder first, and convert replaces none that is no package.
+  COMMAND ${CMAKE_COMMAND} -E rm -rf "${BOLT_SAMPLE}"
+  COMMAND bolt convert --quiet --receipts "${PROJECT_BINARY_DIR}/conversions"
           "${PROJECT_SOURCE_DIR}/testdata/sample-model" "${BOLT_SAMPLE}"
   DEPENDS bolt_pack bolt_text ${sample_sources}
   COMMENT "Converting the sample model" VERBATIM)
