@@ -219,8 +219,8 @@ AuditResult audit(const std::vector<std::string>& folders, const Receipt& plan_r
   for (const std::string& file : files) collect_file(file, plan, options, runs, findings);
   if (runs.empty()) {
     throw Failure(Status::unmet,
-                  fmt::format("no run of plan {} found in {} files: nothing was checked{}",
-                              short_hex(plan.rid()), files.size(),
+                  fmt::format("no run of plan {} found in {}: nothing was checked{}",
+                              short_hex(plan.rid()), counted(std::ssize(files), "file"),
                               findings.lines.empty() ? "" : "; first: " + findings.lines[0]));
   }
   plant_and_find(runs.begin()->second);
@@ -259,10 +259,7 @@ AuditResult audit(const std::vector<std::string>& folders, const Receipt& plan_r
   Answer& answer = result.answer;
   const bool clean = findings.lines.empty() && findings.order_ok;
   answer.status = clean ? Status::holds : Status::false_claim;
-  answer.lines.push_back({fmt::format(
-      "plan {}: {} builds x {} modes x {} prompts x {} packages x {} passes = {}",
-      short_hex(plan.rid()), plan.size("builds"), plan.size("modes"), plan.size("prompts"),
-      plan.size("packages"), plan.size("passes"), plan.n_cells())});
+  answer.lines.push_back({fmt::format("plan {}: {}", short_hex(plan.rid()), plan.table())});
   for (Line& line : matrix_lines(plan, matrix, options.columns)) answer.lines.push_back(line);
   for (const std::string& line : findings.lines) answer.lines.push_back({line, Tone::bad});
   std::string said;

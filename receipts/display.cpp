@@ -61,6 +61,11 @@ std::string short_hex(std::string_view hex, std::size_t digits) {
   return hex.empty() ? "none" : std::string(hex.substr(0, digits));
 }
 
+std::string counted(std::int64_t n, std::string_view one, std::string_view many) {
+  if (n == 1) return fmt::format("1 {}", one);
+  return many.empty() ? fmt::format("{} {}s", n, one) : fmt::format("{} {}", n, many);
+}
+
 std::string short_time(long long ns) {
   const double x = static_cast<double>(ns);
   if (ns < 1000) return fmt::format("{} ns", ns);

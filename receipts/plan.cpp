@@ -68,6 +68,15 @@ Plan::Plan(const Receipt& receipt) : rid_(receipt.rid), body_(receipt.body) {
   if (n == 0) throw Failure(Status::unmet, receipt.what + ": an empty plan checks nothing");
 }
 
+std::string Plan::table() const {
+  std::string line;
+  for (const char* list : {"build", "mode", "prompt", "package"}) {
+    line += counted(size((std::string(list) + "s").c_str()), list) + " x ";
+  }
+  return fmt::format("{}{} = {}", line, counted(size("passes"), "pass", "passes"),
+                     counted(n_cells(), "cell"));
+}
+
 std::int64_t Plan::size(const char* list) const {
   const Value* values = body_.find(std::string("plan.") + list);
   return values == nullptr ? 0 : static_cast<std::int64_t>(values->array().size());

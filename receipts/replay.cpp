@@ -232,9 +232,10 @@ Answer score(const Receipt& receipt, Replayer& replayer, const ReplayOptions& op
   answer.status = good                         ? Status::holds
                   : invariant || !stop.empty() ? Status::false_claim
                                                : Status::unmet;
-  std::string line = fmt::format(
-      "score {}/{} positions, {} misses{}, {} passes in {}", ids.size(), ids.size(), misses.size(),
-      misses.empty() ? "" : " at" + problem_list(misses), scored.passes, short_time(scored.ns));
+  std::string line = fmt::format("score {}/{} positions, {}{}, {} in {}", ids.size(), ids.size(),
+                                 counted(std::ssize(misses), "miss", "misses"),
+                                 misses.empty() ? "" : " at" + problem_list(misses),
+                                 counted(scored.passes, "pass", "passes"), short_time(scored.ns));
   if (const std::int64_t ns = receipt.body.int_at("time.decode_ns"); ns > 0) {
     line += fmt::format(" (decoding took {})", short_time(ns));
   }

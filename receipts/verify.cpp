@@ -146,13 +146,14 @@ Answer verify_pack(const std::string& path, const VerifyOptions& options) {
     if (answered != static_cast<std::int64_t>(runs.size()) || root != sealed) {
       throw Failure(
           Status::malformed,
-          fmt::format("{}: session.root {} over {} runs, the pack's {} runs give {}", closed->what,
-                      short_hex(sealed), answered, runs.size(), short_hex(root)));
+          fmt::format("{}: session.root {} over {}, those in the pack ({}) give {}", closed->what,
+                      short_hex(sealed), counted(answered, "run"), runs.size(), short_hex(root)));
     }
   }
   const auto found = find_receipts({session}, options.folders);
   answer.lines.push_back(
-      {fmt::format("pack ok: {} runs, all sealed, session {} {}", runs.size(), short_hex(session),
+      {fmt::format("pack ok: {}, session {} {}", counted(std::ssize(runs), "sealed run"),
+                   short_hex(session),
                    closed ? "closed, root ok" : "NOT closed: it may be cut short"),
        closed ? Tone::good : Tone::bad});
   answer.lines.push_back(
