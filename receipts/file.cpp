@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <exception>
 
+#include "receipts/display.h"
 #include "receipts/fields.h"
 #include "receipts/seal.h"
 #include "receipts/status.h"
@@ -139,13 +141,42 @@ std::optional<Receipt> ReceiptReader::next() {
   const auto here = [&](const char* part) {
     return fmt::format("{}: line {}{}", receipt.what, line_number_, part);
   };
-  if (!held_.starts_with(kBodyStart)) {
-    throw Failure(Status::malformed, here(" is no receipt's body (it starts with its _type)"));
-  }
+  const std::string body_what = here("");
   receipt.text = std::move(held_);
-  receipt.body = read_canonical(receipt.text, here(" (body)"));
-  const std::string seal_what = fmt::format("{}: line {} (seal)", receipt.what, line_number_ + 1);
-  if (!take_line(4096)) {
+  const auto read_body = [&] {
+    if (!receipt.text.starts_with(kBodyStart)) {
+      throw Failure(Status::malformed,
+                    body_what + " is no receipt's body (it starts with its _type)");
+    }
+    receipt.body = read_canonical(receipt.text, body_what + " (body)");
+  };
+  // The seal is asked first: of bytes that changed, what no longer parses is only a symptom.
+  bool sealed = false;
+  std::exception_ptr why_no_seal;
+  try {
+    sealed = take_line(4096);
+  } catch (const Failure&) {
+    why_no_seal = std::current_exception();
+  }
+  if (sealed) {
+    const std::string changed = changed_since_sealing(receipt.text, held_);
+    if (!changed.empty()) {
+      std::string also;
+      try {
+        read_body();
+        check_fields(receipt.body, receipt.what);
+      } catch (const Failure& failure) {
+        also = failure.what();
+        if (also.starts_with(receipt.what + ": ")) also.erase(0, receipt.what.size() + 2);
+        also = "; also " + also;
+      }
+      throw Failure(Status::malformed, receipt.what + ": " + changed + also);
+    }
+  }
+  read_body();
+  const std::string seal_what = here(" (seal)");
+  if (!sealed) {
+    if (why_no_seal) std::rethrow_exception(why_no_seal);
     throw Failure(Status::malformed, receipt.what + ": not sealed: line 2 is missing");
   }
   receipt.rid = check_seal(receipt.text, held_, seal_what);
@@ -192,7 +223,8 @@ Receipt read_receipt(const std::string& name) {
     std::optional<Receipt> receipt = reader.next();
     if (!receipt) {
       throw Failure(Status::unmet,
-                    fmt::format("{}: {} receipts in it, no {}", path, i - 1, number));
+                    fmt::format("{}: {} in it, no {}", path,
+                                counted(static_cast<std::int64_t>(i) - 1, "receipt"), number));
     }
     if (i == number) return std::move(*receipt);
   }

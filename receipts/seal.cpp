@@ -19,6 +19,18 @@ std::string seal_line(std::string_view body) {
       body.size(), rid_of(body));
 }
 
+std::string changed_since_sealing(std::string_view body, std::string_view line) {
+  constexpr std::string_view kSealStart = R"({"_type":"bolt.seal/)", kRid = R"("rid":")";
+  constexpr std::size_t kDigits = 64;
+  const std::size_t at = line.find(kRid);
+  if (!line.starts_with(kSealStart) || at == std::string_view::npos) return {};
+  const std::string_view named = line.substr(at + kRid.size(), kDigits);
+  const std::string found = rid_of(body);
+  if (named == found) return {};
+  return fmt::format("changed since sealing: the seal names rid {}, these bytes have {}",
+                     inert(named), found);
+}
+
 std::string check_seal(std::string_view body, std::string_view line, const std::string& what) {
   const std::string expected = seal_line(body);
   const Value right = read_canonical(expected, what);
