@@ -26,7 +26,8 @@ void add_compare(CLI::App& app, Action& action, const Verbs& common) {
   sub->footer(
       "The first difference is named to the token where ids are attached, to the chain's window\n"
       "(16 tokens, more in long replies) where not. A reply that a smaller limit ended may be a\n"
-      "PREFIX of the other: that agrees, and is not called the same.\n"
+      "PREFIX of the other: that agrees, and is not called the same. Runs of different packages\n"
+      "may agree, too: that is observed, not promised.\n"
       "Example: bolt receipt compare ordinary.bolt.jsonl k7.bolt.jsonl\n"
       "Exit status: 0 same, 1 different, 3 not an intact receipt, 4 other tasks, broken-off\n"
       "replies, or digests under different keys.");

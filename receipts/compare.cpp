@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "receipts/fields.h"
 #include "receipts/show.h"
@@ -59,7 +60,41 @@ std::vector<std::string> differing_task_fields(const Receipt& a, const Receipt& 
   return names;
 }
 
+// "payload, config": roles whose files differ between two packages; empty where they are the same
+// or a receipt does not list its files. Every difference shows in the manifest, too, which is named
+// where nothing else is.
+std::string differing_roles(const Value& a, const Value& b) {
+  const Value* x = a.find("package.files");
+  const Value* y = b.find("package.files");
+  if (x == nullptr || y == nullptr || same_at(a, b, "package.sha256")) return {};
+  const auto by_role = [](const Value& files) {
+    std::map<std::string, std::vector<std::string>> roles;
+    for (const Value& file : files.array()) {
+      auto& digests = roles[file.string_at("role")];
+      digests.push_back(file.string_at("sha256"));
+    }
+    return roles;
+  };
+  auto of_a = by_role(*x), of_b = by_role(*y);
+  std::string names;
+  for (const char* role : {"payload", "graph", "config", "tokenizer", "drafter", "draft_vocab"}) {
+    if (of_a[role] != of_b[role]) names += (names.empty() ? "" : ", ") + std::string(role);
+  }
+  return !names.empty() ? names : of_a["manifest"] != of_b["manifest"] ? "manifest" : "file names";
+}
+
+std::string package_words(const Value& a, const Value& b) {
+  if (same_at(a, b, "package.sha256")) return "package same";
+  const std::string roles = differing_roles(a, b);
+  return "package DIFFERS" + (roles.empty() ? "" : fmt::format(" ({})", roles));
+}
+
 std::string why_not_promised(const Value& a, const Value& b) {
+  // The promise is of one package: another's reply may be the same, and says nothing of the first.
+  if (!same_at(a, b, "package.sha256")) {
+    const std::string roles = differing_roles(a, b);
+    return "package.sha256 differs" + (roles.empty() ? "" : fmt::format(" ({})", roles));
+  }
   for (const char* path :
        {"arith.id", "arith.sha256", "arith.kv", "arith.scope", "arith.width_invariant"}) {
     if (!same_at(a, b, path)) return std::string(path) + " differs";
@@ -207,33 +242,14 @@ void add_text_around(const Receipt& a, const Receipt& b, std::vector<Line>& line
   }
 }
 
-std::string files_line(const Value& a, const Value& b) {
-  const Value* x = a.find("package.files");
-  const Value* y = b.find("package.files");
-  if (x == nullptr || y == nullptr) {
-    return fmt::format("package {}", same_word(same_at(a, b, "package.sha256")));
-  }
-  const auto of_role = [](const Value& files, std::string_view role) {
-    std::vector<std::string> hashes;
-    for (const Value& file : files.array()) {
-      if (file.string_at("role") == role) hashes.push_back(file.string_at("sha256"));
-    }
-    return hashes;
-  };
-  return fmt::format("payload {}  graph {}",
-                     same_word(of_role(*x, "payload") == of_role(*y, "payload")),
-                     same_word(of_role(*x, "graph") == of_role(*y, "graph")));
-}
-
 Answer compare_conversions(const Receipt& a, const Receipt& b) {
   Answer answer;
   const bool same = same_at(a.body, b.body, "package.sha256");
   answer.status = same ? Status::holds : Status::false_claim;
   answer.lines.push_back(
-      {fmt::format("{}  source {}", files_line(a.body, b.body),
-                   same_word(same_at(a.body, b.body, "conversion.source_files")))});
-  answer.lines.push_back(
-      {same ? "packages same" : "packages DIFFER", same ? Tone::good : Tone::bad});
+      {fmt::format("{}  source {}", package_words(a.body, b.body),
+                   same_word(same_at(a.body, b.body, "conversion.source_files"))),
+       same ? Tone::good : Tone::bad});
   answer.json.set("package", same ? "same" : "differ");
   return answer;
 }
@@ -336,7 +352,7 @@ Answer compare(const Receipt& a, const Receipt& b, const CompareOptions& options
   }
   const bool arith = same_at(a.body, b.body, "arith"), build = same_at(a.body, b.body, "build.exe");
   answer.lines.push_back({fmt::format("task same  arith {}  build {}  {}", same_word(arith),
-                                      same_word(build), files_line(a.body, b.body))});
+                                      same_word(build), package_words(a.body, b.body))});
   const std::string mode_a = mode_name(a.body), mode_b = mode_name(b.body);
   answer.lines.push_back({"mode " + (mode_a == mode_b ? mode_a : mode_a + "|" + mode_b)});
   std::string line = "tokens ", tokens;
@@ -377,7 +393,7 @@ Answer compare(const Receipt& a, const Receipt& b, const CompareOptions& options
   answer.lines.push_back({line, c.status == Status::holds ? Tone::good : Tone::bad});
   if (c.tokens == Tokens::differ) add_text_around(a, b, answer.lines);
   if (!c.barred.empty()) answer.lines.push_back({"not equal: " + c.barred, Tone::bad});
-  if (!c.promised) answer.lines.push_back({"observed, not promised: " + c.not_promised, Tone::dim});
+  if (!c.promised) answer.lines.push_back({"observed, not promised: " + c.not_promised, Tone::bad});
   json.set("task", "same");
   json.set("arith", arith ? "same" : "differs");
   json.set("build", build ? "same" : "differs");
@@ -392,6 +408,7 @@ Answer compare(const Receipt& a, const Receipt& b, const CompareOptions& options
   json.set("stop", c.stop_same ? "same" : "differs");
   json.set("counters", !c.counters_same ? "not compared" : *c.counters_same ? "same" : "differs");
   json.set("promised", c.promised);
+  if (!c.promised) json.set("not_promised", c.not_promised);
   if (!c.barred.empty()) json.set("barred", c.barred);
   return answer;
 }

@@ -90,6 +90,41 @@ TEST_CASE("compare: other tasks are not comparable, other arithmetic is observed
   CHECK(against([](RunFacts& f) { f.common.build.exe = sha256_hex("2"); }).promised);
 }
 
+TEST_CASE("compare: runs of another package are observed, not promised, whatever they say") {
+  const auto against = [](const std::function<void(RunFacts&)>& change) {
+    RunFacts other = sample_run();
+    change(other);
+    return compare(sealed(sample_run()), sealed(other), {});
+  };
+  const auto has = [](const Answer& answer, const char* words) {
+    return said(answer).find(words) != std::string::npos;
+  };
+  const Answer payload = against([](RunFacts& f) { f.package.files[1].sha256 = sha256_hex("q8"); });
+  CHECK(payload.status == Status::holds);
+  CHECK(has(payload, "package DIFFERS (payload)\n"));
+  CHECK(has(payload, "\nobserved, not promised: package.sha256 differs (payload)\n"));
+  CHECK(payload.json.string_at("package") == "differs");
+  CHECK_FALSE(payload.json.bool_at("promised", true));
+  const Answer other_tokens = against([](RunFacts& f) {
+    f.package.files[1].sha256 = sha256_hex("q8");
+    f.out.ids[3] += 1;
+  });
+  CHECK(other_tokens.status == Status::false_claim);
+  CHECK(has(other_tokens, "observed, not promised"));
+  CHECK(has(against([](RunFacts& f) {
+              f.package.files[0].sha256 = sha256_hex("g2");
+              f.package.files.push_back({"config.json", "config", 2, sha256_hex("c"), "stream", 1});
+            }),
+            "package DIFFERS (graph, config)"));
+  CHECK(has(against([](RunFacts& f) { f.package.files[1].path = "weights-1.bin"; }),
+            "package DIFFERS (file names)"));
+  // How a file was hashed says nothing of the package.
+  const Answer same = against([](RunFacts& f) { f.package.files[1].how = "stream"; });
+  CHECK(has(same, "package same\n"));
+  CHECK_FALSE(has(same, "not promised"));
+  CHECK(same.json.bool_at("promised"));
+}
+
 TEST_CASE("compare: case 22, injected code drops the promise, other CUDA variables keep it") {
   RunFacts other = sample_run();
   other.common.env.push_back({"CUDA_LAUNCH_BLOCKING", "", sha256_hex("1")});
@@ -221,6 +256,12 @@ TEST_CASE("score: any miss at any position is false; NaN is a fault, not a diffe
     puppet.chosen[i] += 1;
     CHECK(status_of([&] { return score(receipt, puppet, {}); }) == 1);
   }
+  puppet = Puppet(facts);
+  CHECK(said(score(receipt, puppet, {})).find("40/40 positions, 0 misses, 1 pass in") !=
+        std::string::npos);
+  puppet.chosen[2] += 1;
+  CHECK(said(score(receipt, puppet, {})).find("40/40 positions, 1 miss at 3, 1 pass in") !=
+        std::string::npos);
   puppet = Puppet(facts);
   puppet.nonfinite = 1;
   CHECK(status_of([&] { return score(receipt, puppet, {}); }) == 6);
