@@ -7,6 +7,9 @@
 
 namespace bolt {
 
+// package.sha256: names, roles and hashes of all its files, as runs seal it.
+std::string package_sha256(const Package& package);
+
 receipts::PackageFacts package_facts(const Package& package, const Tokenizer& tokenizer);
 
 }  // namespace bolt

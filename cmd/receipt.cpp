@@ -3,6 +3,7 @@
 #include "cmd/receipt.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,7 +82,7 @@ void add_show(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>&
   auto options = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("show", "Say what a receipt says");
   sub->add_option("FILE", options->files,
-                  "Receipt, PACK#N, the start of a rid, or - for stdin; the newest if left out");
+                  "Receipt, PACK#N, the start of a rid or run_id, or -; the newest if left out");
   sub->add_flag("--all", options->whole, "Every field, one a line");
   add_verb_options(*sub, *common);
   sub->footer(
@@ -102,7 +103,8 @@ void add_show(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>&
             [&](const std::string& file) {
               const receipts::Receipt receipt = receipts::read_receipt(find_receipt(file, *common));
               Answer one;
-              one.lines = receipts::show(receipt, options->whole);
+              const int columns = ::isatty(STDOUT_FILENO) != 0 ? terminal_columns() : 0;
+              one.lines = receipts::show(receipt, options->whole, columns);
               one.json.set("rid", receipt.rid);
               one.json.set("body", receipt.body);
               return one;
@@ -262,9 +264,10 @@ void add_prune(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions>
           if (options->dry_run) result.lines.push_back({receipts::inert(name)});
           names.emplace_back(receipts::inert(name));
         }
-        result.lines.push_back({fmt::format(
-            "{} {} files ({:.1f} MB), {} kept", options->dry_run ? "would remove" : "removed",
-            pruned.names.size(), static_cast<double>(pruned.bytes) / 1e6, pruned.kept)});
+        result.lines.push_back({fmt::format("{} {} ({:.1f} MB), {} kept",
+                                            options->dry_run ? "would remove" : "removed",
+                                            receipts::counted(std::ssize(pruned.names), "file"),
+                                            static_cast<double>(pruned.bytes) / 1e6, pruned.kept)});
         result.json.set("removed", std::move(names));
         result.json.set("bytes", static_cast<std::int64_t>(pruned.bytes));
         result.json.set("kept", pruned.kept);
@@ -325,6 +328,12 @@ void add_verb_options(CLI::App& app, VerbOptions& options) {
       "Colours (auto: on a terminal, NO_COLOR unset)");
 }
 
+int terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 40) return size.ws_col;
+  return 80;
+}
+
 std::string receipts_folder(const VerbOptions& common) {
   return common.folder.empty() ? receipts::default_folder() : common.folder;
 }
@@ -335,20 +344,33 @@ std::string find_receipt(const std::string& name, const VerbOptions& common) {
   const bool is_prefix = path.size() >= 4 && path.size() <= 64 && path == name &&
                          path.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (path == "-" || !is_prefix || ::stat(path.c_str(), &info) == 0) return name;
-  const auto found = receipts::find_by_prefix(path, {receipts_folder(common)});
+  const std::string folder = receipts_folder(common);
+  const auto found = receipts::find_by_prefix(path, {folder});
   if (found.size() == 1) return found.begin()->second;
-  throw Failure(Status::unmet, fmt::format("{}: {} in {}", path,
-                                           found.empty() ? "no file and no receipt's rid"
-                                                         : "the start of several rids",
-                                           receipts_folder(common)));
+  if (found.empty()) {
+    throw Failure(Status::unmet,
+                  fmt::format("{}: no file, and no receipt's rid or run_id in {}", path, folder));
+  }
+  constexpr std::size_t kListed = 8;
+  std::string list;
+  std::size_t n = 0;
+  for (const auto& [rid, receipt] : found) {
+    if (++n > kListed) break;
+    list += fmt::format("{}{} ({})", n > 1 ? ", " : "", receipts::short_hex(rid, 16),
+                        receipt.substr(receipt.rfind('/') + 1));
+  }
+  if (found.size() > kListed) list += fmt::format(" and {} more", found.size() - kListed);
+  throw Failure(Status::unmet, fmt::format("{}: the start of {} receipts in {}: {}; give more of "
+                                           "one",
+                                           path, found.size(), folder, receipts::inert(list)));
 }
 
 std::string newest_receipt(const VerbOptions& common) {
   // Names begin with the time of sealing, so the last name is the newest.
   const std::string folder = receipts_folder(common);
   std::string newest;
-  receipts::each_receipt(folder, [&](const std::string& name, const std::string&) {
-    if (receipts::is_receipt_name(name)) newest = name;
+  receipts::each_receipt(folder, [&](const receipts::Listed& listed) {
+    if (receipts::is_receipt_name(listed.name)) newest = listed.name;
     return true;
   });
   if (newest.empty()) throw Failure(Status::unmet, folder + ": no receipts in it");

@@ -26,9 +26,13 @@ void add_verb_options(CLI::App& app, VerbOptions& options);
 std::string paint(const VerbOptions& common, const std::vector<receipts::Line>& lines);
 
 std::string receipts_folder(const VerbOptions& common);
-// A file's name as it is; the start of a rid becomes the name of the one receipt that has it.
+// A file's name as it is; the start of a rid or run_id (a file name ends in the run_id's)
+// becomes the name of the one receipt that has it.
 std::string find_receipt(const std::string& name, const VerbOptions& common);
 std::string newest_receipt(const VerbOptions& common);
+
+// Columns of the terminal that stdout is, 80 where it does not say.
+int terminal_columns();
 
 // Runs one verb and prints its answer: lines, or one JSON object that is there on failure too.
 Exit answer(const VerbOptions& common, const std::function<receipts::Answer()>& work);

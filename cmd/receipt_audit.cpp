@@ -1,15 +1,14 @@
 // `bolt receipt plan` and `audit`: every run listed before any is made, and held against the list.
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
+#include <filesystem>
 
 #include "cmd/build_info.h"
+#include "cmd/package_facts.h"
 #include "cmd/receipt.h"
 #include "cmd/replayer.h"
 #include "cmd/values.h"
+#include "core/pack/package.h"
 #include "receipts/audit.h"
 #include "receipts/build_facts.h"
 #include "receipts/digest.h"
@@ -35,12 +34,24 @@ PlanFacts::NamedBuild read_build(const std::string& text) {
   return build;
 }
 
-// A digest, or a receipt whose package is meant (NAME.bolt takes the one beside it).
+// A package's folder, opened and hashed as a run does; a digest; or a receipt whose package is
+// meant, which may be all that is here of it (then NAME.bolt takes NAME.bolt.jsonl).
 std::string read_package(const std::string& text, const VerbOptions& common) {
   if (receipts::digest_from_hex(text)) return text;
   std::string path = text;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (path.ends_with(".bolt")) path += ".jsonl";
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return package_sha256(*Package::open(path));
+  if (path.ends_with(".bolt")) {
+    const std::string receipt = conversion_receipt_path(path);
+    if (!std::filesystem::exists(receipt, error)) {
+      throw Failure(Status::unmet, fmt::format("{}: no such package, and no receipt {} of it; name "
+                                               "a package's folder, its receipt or its "
+                                               "package.sha256",
+                                               path, receipt));
+    }
+    path = receipt;
+  }
   const receipts::Receipt receipt = receipts::read_receipt(find_receipt(path, common));
   const std::string digest = receipt.body.string_at("package.sha256");
   if (digest.empty()) throw Failure(Status::unmet, path + ": names no package");
@@ -65,12 +76,6 @@ receipts::Common own_common() {
   return facts;
 }
 
-int terminal_columns() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 40) return size.ws_col;
-  return 80;
-}
-
 }  // namespace
 
 void add_plan(CLI::App& app, Action& action, const Verbs& common) {
@@ -86,7 +91,8 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
   sub->add_option("--build", options->builds,
                   "NAME=EXECUTABLE, or NAME=SHA256; this one if left out")
       ->allow_extra_args(false);
-  sub->add_option("--package", options->packages, "NAME.bolt, its receipt, or package.sha256")
+  sub->add_option("--package", options->packages,
+                  "NAME.bolt, a receipt of it, or its package.sha256")
       ->required()
       ->allow_extra_args(false);
   sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto")
@@ -147,10 +153,8 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
             receipts::write_body(receipts::plan_body(facts), "", where);
         const receipts::Plan plan(receipts::read_receipt(written.path));
         receipts::Answer result;
-        result.lines.push_back({fmt::format(
-            "planned {}: {} builds x {} modes x {} prompts x {} packages x {} passes = {}",
-            receipts::short_hex(written.rid), facts.builds.size(), facts.modes.size(),
-            facts.prompts.size(), facts.packages.size(), facts.passes.size(), plan.n_cells())});
+        result.lines.push_back(
+            {fmt::format("planned {}: {}", receipts::short_hex(written.rid), plan.table())});
         result.json.set("rid", written.rid);
         result.json.set("cells", plan.n_cells());
         return result;

@@ -1,6 +1,7 @@
 // `bolt receipt` on receipts of real runs: compared, replayed and scored, honest and lying.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -124,6 +125,67 @@ TEST_SUITE("binary") {
             parent.set("rid", receipts::sha256_hex("session"));
             b.set("parents", Value::Array{parent});
           }) == 4);
+  }
+
+  TEST_CASE(
+      "receipt: the digits of a file name or a rid find a receipt, and say so if several fit") {
+    const ScratchFolder home;
+    CHECK(run_bolt(home, {"run", "-q", "-n", "2", "Hello"}).status == 0);
+    const std::string folder = home.file("receipts");
+    std::string name;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      name = entry.path().filename().string();
+    }
+    const std::string digits = name.substr(name.find('-') + 1, 8);
+    const receipts::Receipt receipt = receipts::read_receipt(folder + "/" + name);
+    for (const std::string& prefix : {digits, receipt.rid.substr(0, 8)}) {
+      const Ended ended = run_bolt(home, {"receipt", "show", prefix});
+      INFO(prefix, ended.err);
+      CHECK(ended.status == 0);
+      CHECK(ended.out.starts_with(receipt.rid.substr(0, 8) + " run  SEALED"));
+    }
+    // Another of the same run_id.
+    receipts::Value body = receipt.body;
+    body.set("challenge", "00");
+    std::ofstream(folder + "/twin.bolt.jsonl") << receipts::sealed_lines(body, "");
+    const Ended several = run_bolt(home, {"receipt", "show", digits});
+    CHECK(several.status == 4);
+    CHECK(several.err.find("the start of 2 receipts") != std::string::npos);
+    CHECK(several.err.find(receipt.rid.substr(0, 16)) != std::string::npos);
+    CHECK(several.err.find("twin.bolt.jsonl") != std::string::npos);
+    CHECK(run_bolt(home, {"receipt", "show", receipt.rid.substr(0, 8)}).status == 0);
+  }
+
+  TEST_CASE("receipt: a plan names a package by its files, with or without a receipt beside it") {
+    const ScratchFolder home;
+    const std::string sample = BOLT_BINARY_DIR "/sample.bolt";
+    std::filesystem::copy(sample, home.file("bare.bolt"));
+    write_bytes(home.file("prompts"), "Hello\n");
+    const auto planned = [&](const std::string& package, const std::string& name) {
+      const std::string path = home.file(name + ".bolt.jsonl");
+      const Ended ended =
+          run_bolt(home, {"receipt", "plan", "-o", path, "--package", package, "--modes",
+                          "ordinary", "--passes", "1", "--prompts", home.file("prompts")});
+      INFO(ended.err);
+      REQUIRE(ended.status == 0);
+      CHECK(ended.out.find("1 build x 1 mode x 1 prompt x 1 package x 1 pass = 1 cell\n") !=
+            std::string::npos);
+      return receipts::read_receipt(path).body.find("plan.packages")->array()[0].as_string();
+    };
+    const std::string digest = planned(sample, "p1");
+    CHECK(planned(home.file("bare.bolt/"), "p2") == digest);
+    const std::string made = run(home, "run", {"Hello", "-m", home.file("bare.bolt")});
+    CHECK(receipts::read_receipt(made).body.string_at("package.sha256") == digest);
+    CHECK(planned(made, "p3") == digest);
+    const Ended none =
+        run_bolt(home, {"receipt", "plan", "-o", home.file("p4.bolt.jsonl"), "--package",
+                        home.file("none.bolt"), "--prompts", home.file("prompts")});
+    CHECK(none.status == 4);
+    CHECK(none.err.find("name a package's folder, its receipt or its package.sha256") !=
+          std::string::npos);
+    const Ended value = run_bolt(home, {"receipt", "plan", "--passes"});
+    CHECK(value.status == 2);
+    CHECK(value.err.find("--passes needs a value") != std::string::npos);
   }
 
   TEST_CASE("receipt: show, sign, prune and what they refuse, as a shell sees it") {

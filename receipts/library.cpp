@@ -17,9 +17,17 @@ namespace {
 
 constexpr std::string_view kBodyStart = R"({"_type":"bolt.receipt/)";
 
+// A key's quotes are never escaped, so no text in the body can be taken for it.
+std::string run_id_of(std::string_view body) {
+  constexpr std::string_view kKey = R"("run_id":")";
+  constexpr std::size_t kDigits = 32;
+  const std::size_t at = body.find(kKey);
+  return at == std::string_view::npos ? std::string()
+                                      : std::string(body.substr(at + kKey.size(), kDigits));
+}
+
 // False once `found` wants no more.
-bool each_in_file(const std::string& path,
-                  const std::function<bool(const std::string&, const std::string&)>& found) {
+bool each_in_file(const std::string& path, const std::function<bool(const Listed&)>& found) {
   try {
     LineReader lines = LineReader::open(path);
     const bool pack = is_pack_name(path);
@@ -28,7 +36,8 @@ bool each_in_file(const std::string& path,
     while (lines.next(line, kLineBytesMax, path)) {
       if (!line.starts_with(kBodyStart)) continue;
       ++n;
-      if (!found(pack ? fmt::format("{}#{}", path, n) : path, rid_of(line))) return false;
+      const std::string name = pack ? fmt::format("{}#{}", path, n) : path;
+      if (!found({name, rid_of(line), run_id_of(line)})) return false;
       if (!pack) break;
     }
   } catch (const Failure&) {
@@ -48,8 +57,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-void each_receipt(const std::string& folder,
-                  const std::function<bool(const std::string&, const std::string&)>& found) {
+void each_receipt(const std::string& folder, const std::function<bool(const Listed&)>& found) {
   std::error_code error;
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
@@ -69,8 +77,8 @@ std::map<std::string, std::string> find_receipts(const std::set<std::string>& ri
   std::map<std::string, std::string> names;
   for (const std::string& folder : folders) {
     if (names.size() == rids.size()) break;
-    each_receipt(folder, [&](const std::string& name, const std::string& rid) {
-      if (rids.contains(rid)) names.emplace(rid, name);
+    each_receipt(folder, [&](const Listed& listed) {
+      if (rids.contains(listed.rid)) names.emplace(listed.rid, listed.name);
       return names.size() < rids.size();
     });
   }
@@ -81,8 +89,10 @@ std::map<std::string, std::string> find_by_prefix(const std::string& prefix,
                                                   const std::vector<std::string>& folders) {
   std::map<std::string, std::string> names;
   for (const std::string& folder : folders) {
-    each_receipt(folder, [&](const std::string& name, const std::string& rid) {
-      if (rid.starts_with(prefix)) names.emplace(rid, name);
+    each_receipt(folder, [&](const Listed& listed) {
+      if (listed.rid.starts_with(prefix) || listed.run_id.starts_with(prefix)) {
+        names.emplace(listed.rid, listed.name);
+      }
       return true;
     });
   }

@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+
+#include "receipts/attachments.h"
+#include "receipts/verify.h"
 
 namespace bolt::receipts {
 namespace {
@@ -65,56 +69,117 @@ std::string sampling_line(const Value& body) {
                      std::stoull(body.string_at("task.sampling.seed"), nullptr, 16));
 }
 
-void show_run(const Receipt& receipt, std::vector<Line>& lines) {
+// Why the reply ended.
+std::string stop_words(const Value& body) {
+  const std::string kind = body.string_at("stop.kind");
+  if (kind == "eos") return fmt::format("ended by stop token {}", body.int_at("stop.id"));
+  if (kind == "stop_text") return "ended by a stop text";
+  if (kind == "limit") return "ended by the token limit";
+  if (kind == "context") return "ended by a full context";
+  if (kind == "error") return "ended by an error";
+  return inert(kind);  // interrupted, cancelled
+}
+
+// Code points are counted as columns. A cut text ends in "...".
+std::string cut_to(std::string text, std::size_t columns) {
+  std::size_t n = 0, end = 0;  // where to cut, so that the dots still fit
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;
+    if (n == columns - 3) end = i;
+    if (++n > columns) return text.substr(0, end) + "...";
+  }
+  return text;
+}
+
+// A prompt or reply, line by line behind a margin that no text can leave. On a terminal (columns >
+// 0) shortened to what a glance takes in.
+void show_text(const char* name, const std::string& text, int columns, std::vector<Line>& lines) {
+  constexpr std::size_t kLinesMax = 8;
+  constexpr std::string_view kMargin = "  | ";
+  lines.push_back({fmt::format("{} ({}):", name, counted(std::ssize(text), "byte")), Tone::dim});
+  std::size_t n = 0;
+  std::string_view rest = text;
+  bool cut = false;
+  while (!rest.empty()) {
+    if (columns > 0 && n == kLinesMax) {
+      cut = true;
+      break;
+    }
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string line = inert(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (columns > 0) {
+      const std::size_t whole = line.size();
+      line = cut_to(std::move(line), static_cast<std::size_t>(columns) - kMargin.size());
+      cut = cut || line.size() != whole;
+    }
+    lines.push_back({std::string(kMargin) + line});
+    ++n;
+  }
+  if (cut) lines.push_back({"  shortened for the terminal; a pipe gets all of it", Tone::dim});
+}
+
+void show_run(const Receipt& receipt, int columns, std::vector<Line>& lines) {
   const Value& body = receipt.body;
-  std::string line =
-      fmt::format("{}, {} prompt -> {} tokens, stop {}", mode_name(body),
-                  body.int_at("task.prompt_n"), body.int_at("out.n"), body.string_at("stop.kind"));
-  if (const Value* id = body.find("stop.id")) line += fmt::format(" {}", id->as_int());
+  std::string line = fmt::format("{}, {} -> {}, {}", mode_name(body),
+                                 counted(body.int_at("task.prompt_n"), "prompt token"),
+                                 counted(body.int_at("out.n"), "token"), stop_words(body));
   if (body.find("count") != nullptr) {
-    line += fmt::format(", {} rounds {} target passes", body.int_at("count.rounds"),
-                        body.int_at("count.target"));
+    line += fmt::format(", {}, {}", counted(body.int_at("count.rounds"), "round"),
+                        counted(body.int_at("count.target"), "target pass", "target passes"));
   }
   lines.push_back({line});
   if (const Value* accepted = body.find("count.accepted_at")) {
-    line = fmt::format("drafted {}, accepted by depth", body.int_at("count.drafted"));
+    line = fmt::format("{} drafted, accepted at depth 1 and on:", body.int_at("count.drafted"));
     for (const Value& n : accepted->array()) line += fmt::format(" {}", n.as_int());
-    line += fmt::format(", bonus {}, cut {}", body.int_at("count.bonus"), body.int_at("count.cut"));
+    line += fmt::format("; {} from the target itself, {} cut off at the end",
+                        body.int_at("count.bonus"), body.int_at("count.cut"));
     lines.push_back({line});
   }
   line = sampling_line(body);
   if (const std::int64_t cached = body.int_at("sched.cached_n"); cached > 0) {
-    line += fmt::format(", {} prompt ids resumed", cached);
+    line += fmt::format(", {} from the cache", counted(cached, "prompt token"));
   }
   if (const std::int64_t at = body.int_at("out.margin.at"); at > 0) {
     line += fmt::format(", nearest tie {:.3g} at token {}", f32_at(body, "out.margin.value"), at);
   }
   lines.push_back({line});
   if (body.int_at("out.nonfinite") > 0) {
-    lines.push_back(
-        {fmt::format("{} rows were not finite: equal to nothing", body.int_at("out.nonfinite")),
-         Tone::bad});
+    lines.push_back({counted(body.int_at("out.nonfinite"), "row was", "rows were") +
+                         " not finite: equal to nothing",
+                     Tone::bad});
   }
-  lines.push_back({"out " + short_hex(body.string_at("out.key"), 64)});
+  lines.push_back(
+      {"answer " + short_hex(body.string_at("out.key"), 64) + " (out.key: task, tokens and stop)"});
   if (const std::string mode = body.string_at("redaction.mode"); mode != "plain") {
-    lines.push_back(
-        {fmt::format("digests {} with {}", mode, short_hex(body.string_at("redaction.key_id")))});
+    lines.push_back({fmt::format("digests are {}, key {}", inert(mode),
+                                 short_hex(body.string_at("redaction.key_id")))});
   }
-  const std::string attached = receipt.attached.list();
-  lines.push_back({"attached " + (attached.empty() ? "nothing" : attached), Tone::dim});
+  const Attachments& attached = receipt.attached;
+  const BinderChoice choice = choose_binder(receipt, std::nullopt);
+  const std::string unchecked =
+      check_attachments(body, attached, choice.binder, choice.known, receipt.what);
+  std::string list = attached.list();
+  if (list.empty()) list = "nothing";
+  if (!unchecked.empty())
+    list += fmt::format(" ({} UNCHECKED: needs the redaction key)", unchecked);
+  lines.push_back({"attached " + list, unchecked.empty() ? Tone::dim : Tone::bad});
+  if (attached.prompt_text) show_text("prompt", *attached.prompt_text, columns, lines);
+  if (attached.text) show_text("reply", *attached.text, columns, lines);
 }
 
 void show_conversion(const Value& body, std::vector<Line>& lines) {
   const Value* sources = body.find("conversion.source_files");
   const Value* files = body.find("package.files");
-  lines.push_back(
-      {fmt::format("from {} ({} files), {} tensors to {} files, quant {}, geometry {}",
-                   text_at(body, "conversion.source_name"), sources->array().size(),
-                   body.int_at("conversion.tensors"), files->array().size(),
-                   body.string_at("conversion.quant"), text_at(body, "conversion.geometry"))});
+  lines.push_back({fmt::format(
+      "from {} ({}), {} to {}, quant {}, geometry {}", text_at(body, "conversion.source_name"),
+      counted(std::ssize(sources->array()), "file"),
+      counted(body.int_at("conversion.tensors"), "tensor"),
+      counted(std::ssize(files->array()), "file"), body.string_at("conversion.quant"),
+      text_at(body, "conversion.geometry"))});
   lines.push_back({body.bool_at("conversion.verified")
-                       ? fmt::format("{} values compared and equal, {} requantised",
-                                     body.int_at("conversion.values_compared"),
+                       ? fmt::format("{} compared and equal, {} requantised",
+                                     counted(body.int_at("conversion.values_compared"), "value"),
                                      body.int_at("conversion.values_requantised"))
                        : std::string("values were not compared"),
                    body.bool_at("conversion.verified") ? Tone::good : Tone::bad});
@@ -127,16 +192,17 @@ void show_rest(const Value& body, std::vector<Line>& lines) {
       const bool injects =
           name == "LD_PRELOAD" || name == "LD_AUDIT" || name == "CUDA_INJECTION64_PATH";
       const std::string value = entry.find("value") != nullptr
-                                    ? inert(entry.string_at("value"))
-                                    : "D " + short_hex(entry.string_at("sha256"));
-      lines.push_back({fmt::format("env {}={}{}", inert(name), value,
+                                    ? "=" + inert(entry.string_at("value"))
+                                    : fmt::format(" set (value kept as a digest, {})",
+                                                  short_hex(entry.string_at("sha256")));
+      lines.push_back({fmt::format("env {}{}{}", inert(name), value,
                                    injects ? ": code was injected, the promise is dropped" : ""),
                        injects ? Tone::bad : Tone::plain});
     }
   }
   if (const Value* parents = body.find("parents")) {
     for (const Value& parent : parents->array()) {
-      lines.push_back({fmt::format("parent {} {}", parent.string_at("role"),
+      lines.push_back({fmt::format("parent {} receipt {}", parent.string_at("role"),
                                    short_hex(parent.string_at("rid")))});
     }
   }
@@ -177,7 +243,7 @@ std::string mode_name(const Value& body) {
   return fmt::format("speculative k{}{}", body.int_at("mode.depth"), from);
 }
 
-std::vector<Line> show(const Receipt& receipt, bool whole) {
+std::vector<Line> show(const Receipt& receipt, bool whole, int columns) {
   const Value& body = receipt.body;
   std::vector<Line> lines;
   const std::string signature =
@@ -194,15 +260,15 @@ std::vector<Line> show(const Receipt& receipt, bool whole) {
   lines.push_back(
       {fmt::format("{} {}  SEALED, {}", short_hex(receipt.rid), kind, signature), Tone::good});
   lines.push_back({build_line(body)});
-  if (kind == "run") show_run(receipt, lines);
+  if (kind == "run") show_run(receipt, columns, lines);
   if (kind == "conversion") show_conversion(body, lines);
   if (kind == "session") {
     lines.push_back(
         {body.string_at("session.phase") == "open"
              ? std::string("session opened; its runs and totals are in the pack")
-             : fmt::format("session closed: {} lines, {} answered, {} failed, root {}",
-                           body.int_at("session.lines"), body.int_at("session.answered"),
-                           body.int_at("session.failed"),
+             : fmt::format("session closed: {}, {} answered, {} failed, root {}",
+                           counted(body.int_at("session.lines"), "line"),
+                           body.int_at("session.answered"), body.int_at("session.failed"),
                            short_hex(body.string_at("session.root")))});
   }
   if (kind == "plan" || kind == "audit" || kind == "bench") {

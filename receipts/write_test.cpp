@@ -149,6 +149,13 @@ TEST_CASE("library: case 31, parents found, missing and of the wrong kind") {
   child.common.run_id[0] = 'c';
   const Written wrong = write_run(child, {folder.path, ""});
   CHECK(status_of([&] { (void)verify_file(wrong.path, options); }) == 3);
+  // The digits in a name that was not chosen are the run_id's; both name the receipt.
+  const std::string stem = fs::path(whole.path).filename().string();
+  const std::string digits = stem.substr(stem.find('-') + 1, 8);
+  CHECK(digits == child.common.run_id.substr(0, 8).replace(0, 1, "b"));
+  CHECK(find_by_prefix(digits, {folder.path}) ==
+        std::map<std::string, std::string>{{whole.rid, whole.path}});
+  CHECK(find_by_prefix("0123456789", {folder.path}).empty());
   CHECK(find_by_prefix(whole.rid.substr(0, 12), {folder.path}).size() == 1);
 }
 
