@@ -134,7 +134,7 @@ TEST_CASE("audit: cases 17, 28, 30 and 40 on 2 builds x 2 modes x 30 prompts x 2
   finds(
       9, [](RunFacts& f) { f.common.build.exe = sha256_hex("exe 3"); }, "another build");
   finds(
-      9, [](RunFacts& f) { f.mode.depth = 3; }, "mode k3 where k7 was planned");
+      9, [](RunFacts& f) { f.mode.depth = 8; }, "mode k8 where k7 was planned");
   finds(
       9,
       [](RunFacts& f) {

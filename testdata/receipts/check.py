@@ -268,6 +268,8 @@ def check_body(body):
     cached = body["sched"]["cached_n"]
     need(cached <= body["task"]["prompt_n"], "cached_n")
     need(body["sched"]["cache"] == "resumed" or cached == 0, "cold")
+    need(body["task"]["prompt_n"] + n <= at(body, "limits.context", 1 << 53), "past the context")
+    need(at(body, "device.ranks", 1) >= 1 and at(body, "sched.slots", 1) >= 1, "none")
     need(body["mode"]["kind"] != "ordinary" or body["mode"]["depth"] == 0, "depth")
     if "margin" in out:
         need(1 <= out["margin"]["at"] <= n, "margin")
@@ -279,6 +281,15 @@ def check_body(body):
         need(n == 0 or n == 1 + sum(accepted) + c["bonus"] - c["cut"], "out.n does not add up")
         need((accepted[0] if accepted else 0) <= c["rounds"] and c["bonus"] <= c["rounds"], "rounds")
         need(c["target"] == c["rounds"] + c["segments"], "target")
+        # Windows have at most 31 drafts; a fixed depth bounds every round.
+        mode, copy = body["mode"], c["copy"]
+        fixed = mode["kind"] == "speculative" and not mode["adaptive"] and mode["depth"] > 0
+        depth = min(mode["depth"], 31) if fixed else 31
+        need(len(accepted) <= depth and c["drafted"] <= c["rounds"] * depth, "too many drafts")
+        need(copy["rounds"] <= c["rounds"] and copy["drafted"] <= c["drafted"], "copy")
+        need(copy["accepted"] <= min(copy["drafted"], sum(accepted)), "copy accepted")
+        need(copy["drafted"] == 0 or copy["rounds"] > 0, "copy without a round")
+        need(n == 0 or c["prompt_passes"] > 0, "no pass over the prompt")
         if body["mode"]["kind"] == "ordinary":
             need(c["drafted"] == 0, "ordinary drafted")
             want = max(n - 1, 0)
