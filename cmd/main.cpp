@@ -80,6 +80,13 @@ int parse_and_act(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::string line = error.what();
     while (!line.empty() && line.back() == '\n') line.pop_back();
+    // CLI11 counts what is missing: "--passes: 1 required N missing".
+    constexpr std::string_view kOne = ": 1 required ", kMissing = " missing";
+    const std::size_t one = line.find(kOne);
+    if (one != std::string::npos && line.ends_with(kMissing)) {
+      line.resize(line.size() - kMissing.size());
+      line.replace(one, kOne.size(), " needs a value: ");
+    }
     return fail(Exit::usage, line + "; see `" + command_name(app) + " --help`");
   }
   if (version) {
