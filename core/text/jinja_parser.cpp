@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <initializer_list>
 
 #include "core/text/jinja_lexer.h"
@@ -13,7 +14,7 @@ namespace {
 
 using Kind = Expression::Kind;
 constexpr int kNestingMax = 150;  // brackets and blocks
-constexpr int kDepthMax = 2000;   // long chains of one operator lean to the left
+constexpr int kDepthMax = 500;    // long chains of one operator lean to the left
 
 // Recursive descent in the order of Jinja2's own parser, so that precedences are the same.
 class Parser {
@@ -83,6 +84,19 @@ class Parser {
     out->kids.push_back(std::move(a));
     if (b) out->kids.push_back(std::move(b));
     return out;
+  }
+  // Adds a kid (null: an absent one), or the arguments of a call, to one that is made.
+  void adopt(Expression& out, ExpressionPtr kid) const {
+    if (kid) deepen(out, *kid);
+    out.kids.push_back(std::move(kid));
+  }
+  void adopt(Expression& out, std::vector<Argument> arguments) const {
+    for (const Argument& argument : arguments) deepen(out, *argument.value);
+    out.arguments = std::move(arguments);
+  }
+  void deepen(Expression& out, const Expression& kid) const {
+    out.depth = std::max(out.depth, 1 + kid.depth);
+    if (out.depth > kDepthMax) error("an expression that is too long");
   }
   ExpressionPtr constant(Value value) const {
     auto out = make(Kind::constant);
@@ -247,8 +261,8 @@ class Parser {
     ExpressionPtr first = one();
     if (!is_symbol(",")) return first;
     ExpressionPtr out = make(Kind::list);
-    out->kids.push_back(std::move(first));
-    while (take_symbol(",") && !ends_tuple()) out->kids.push_back(one());
+    adopt(*out, std::move(first));
+    while (take_symbol(",") && !ends_tuple()) adopt(*out, one());
     return out;
   }
 
@@ -259,7 +273,7 @@ class Parser {
       ExpressionPtr condition = or_();
       ExpressionPtr otherwise = take_word("else") ? expression() : nullptr;
       out = make(Kind::condition, {}, std::move(out), std::move(condition));
-      out->kids.push_back(std::move(otherwise));
+      adopt(*out, std::move(otherwise));
     }
     return out;
   }
@@ -353,7 +367,7 @@ class Parser {
       if (problem != std::errc()) error("an integer that is too large");
       return constant(i);
     }
-    if (is(Token::Kind::real)) return constant(std::stod(tokens_[at_++].text));
+    if (is(Token::Kind::real)) return constant(std::strtod(tokens_[at_++].text.c_str(), nullptr));
     if (take_symbol("(")) {
       if (take_symbol(")")) return make(Kind::list);
       ExpressionPtr out = tuple();
@@ -367,7 +381,7 @@ class Parser {
           need_symbol(",");
           if (take_symbol("]")) break;
         }
-        out->kids.push_back(expression());
+        adopt(*out, expression());
       }
       return out;
     }
@@ -378,9 +392,9 @@ class Parser {
           need_symbol(",");
           if (take_symbol("}")) break;
         }
-        out->kids.push_back(expression());
+        adopt(*out, expression());
         need_symbol(":");
-        out->kids.push_back(expression());
+        adopt(*out, expression());
       }
       return out;
     }
@@ -404,7 +418,7 @@ class Parser {
         out = subscript(std::move(out));
       } else if (is_symbol("(")) {
         out = make(Kind::call, {}, std::move(out));
-        out->arguments = arguments();
+        adopt(*out, arguments());
       } else {
         return out;
       }
@@ -428,7 +442,7 @@ class Parser {
     if (n_colons == 0 && parts[0]->kind == Kind::constant && parts[0]->constant.is_string()) {
       program_.attributes.insert(parts[0]->constant.string());
     }
-    for (int i = 0; i < (n_colons > 0 ? 3 : 1); ++i) out->kids.push_back(std::move(parts[i]));
+    for (int i = 0; i < (n_colons > 0 ? 3 : 1); ++i) adopt(*out, std::move(parts[i]));
     return out;
   }
   std::vector<Argument> arguments() {
@@ -462,24 +476,26 @@ class Parser {
         const std::string name = need_name();
         if (!is_known_filter(name)) error(fmt::format("the filter {} is not supported", name));
         out = make(Kind::filter, name, std::move(out));
-        if (is_symbol("(")) out->arguments = arguments();
+        if (is_symbol("(")) adopt(*out, arguments());
       } else if (take_word("is")) {
         const bool negated = take_word("not");
         const std::string name = need_name();
         if (!is_known_test(name)) error(fmt::format("the test {} is not supported", name));
         out = make(Kind::test, name, std::move(out));
         if (is_symbol("(")) {
-          out->arguments = arguments();
+          adopt(*out, arguments());
         } else if ((is(Token::Kind::name) || is(Token::Kind::string) || is(Token::Kind::integer) ||
                     is(Token::Kind::real) || is_symbol("[") || is_symbol("{")) &&
                    !is_word("else") && !is_word("or") && !is_word("and") && !is_word("if") &&
                    !is_word("in") && !is_word("not") && !is_word("is")) {
-          out->arguments.push_back({{}, postfix(primary())});
+          std::vector<Argument> one;
+          one.push_back({{}, postfix(primary())});
+          adopt(*out, std::move(one));
         }
         if (negated) out = make(Kind::unary, "not", std::move(out));
       } else if (is_symbol("(")) {
         out = make(Kind::call, {}, std::move(out));
-        out->arguments = arguments();
+        adopt(*out, arguments());
       } else {
         return out;
       }
