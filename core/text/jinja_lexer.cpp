@@ -251,6 +251,24 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+void check_source(std::string_view source) {
+  constexpr std::size_t kSourceBytesMax = 1u << 20;  // known ones have 1 to 20 KiB
+  if (source.size() > kSourceBytesMax) {
+    fail(fmt::format("cannot be read: {} bytes, at most {} are read", source.size(),
+                     kSourceBytesMax));
+  }
+  const std::size_t bad = invalid_utf8_at(source);
+  if (bad != kNoOffset) {
+    fail(fmt::format("cannot be read: byte {}, 0x{:02X}, is not UTF-8", bad,
+                     static_cast<unsigned char>(source[bad])));
+  }
+  const std::size_t nul = source.find('\0');
+  if (nul != source.npos) fail(fmt::format("cannot be read: byte {} is NUL", nul));
+}
+
+std::vector<Token> tokenize(std::string_view source) {
+  check_source(source);
+  return Lexer(source).run();
+}
 
 }  // namespace bolt::jinja

@@ -24,8 +24,11 @@ struct Token {
   int line = 0;
 };
 
+// Throws Error(usage) for a source that is too long, no UTF-8, or has a NUL, which no text has.
+void check_source(std::string_view source);
+
 // As Jinja2 with trim_blocks and lstrip_blocks, which is how transformers renders templates.
-// Throws Error(usage) naming the line.
+// Throws Error(usage) naming the line, and as check_source does.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace bolt::jinja

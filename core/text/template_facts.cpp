@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/text/chat.h"
+#include "core/text/jinja_lexer.h"
 
 namespace bolt {
 namespace {
@@ -34,6 +35,12 @@ TemplateFacts recognise_template(std::string_view source, std::string_view bos_t
                                  std::string_view eos_token) {
   const auto has = [&](std::string_view marker) { return source.find(marker) != source.npos; };
   TemplateFacts out;
+  try {
+    jinja::check_source(source);
+  } catch (const Error& e) {
+    out.problem = e.what();
+    return out;
+  }
   std::string_view marker;
   if (has("<|im_start|>") && has("enable_thinking")) {
     out.kind = "v3";
