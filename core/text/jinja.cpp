@@ -12,15 +12,21 @@
 namespace bolt::jinja {
 namespace {
 
-constexpr std::size_t kOutputBytesMax = 64u << 20;
-constexpr std::int64_t kStepsMax = 5'000'000;  // tens of thousands of messages take fewer
-constexpr int kCallsMax = 100;                 // macros within macros
+constexpr int kCallsMax = 100;   // macros within macros
+constexpr int kDepthMax = 1000;  // expressions and blocks within one another, macros' included
+
+// The bytes of what the template is given.
+std::size_t input_bytes(const Dict& variables) {
+  std::size_t out = 0;
+  for (const auto& [name, value] : variables.items()) out += name.size() + value.input_bytes();
+  return out;
+}
 
 enum class Flow { next, break_, continue_ };
 
 class Renderer {
  public:
-  explicit Renderer(const Dict& variables) {
+  explicit Renderer(const Dict& variables) : limits_(input_bytes(variables)) {
     scopes_.emplace_back();
     for (const auto& [name, value] : variables.items()) scopes_[0].set(name, value);
     define_functions();
@@ -44,7 +50,7 @@ class Renderer {
                        if (name.empty()) fail("gives namespace an argument without a name");
                        out.set(name, value);
                      }
-                     return out;
+                     return Value::object(std::move(out));
                    }));
     scopes_[0].set("range", Function([](const Arguments& a) -> Value {
                      std::int64_t parts[3] = {0, 0, 1};
@@ -56,9 +62,10 @@ class Renderer {
                      const auto [begin, end, step] = parts;
                      if (step == 0) fail("gives range the step 0");
                      List out;
-                     for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+                     for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
                        if (out.size() == 100'000) fail("makes a range of more than 100000 items");
                        out.push_back(i);
+                       if (__builtin_add_overflow(i, step, &i)) break;
                      }
                      return out;
                    }));
@@ -73,7 +80,8 @@ class Renderer {
 
   void assign(const std::vector<std::string>& targets, const Value& value) {
     if (targets.size() == 1) return assign(targets[0], value);
-    const List items = iterate(value);
+    const Value walked = iterate(value);
+    const List& items = walked.list();
     if (items.size() != targets.size()) {
       fail(fmt::format("unpacks {} values into {} names", items.size(), targets.size()));
     }
@@ -83,18 +91,23 @@ class Renderer {
     const std::size_t dot = target.find('.');
     if (dot == target.npos) return scopes_.back().set(target, value);
     const Value owner = lookup(target.substr(0, dot));
-    if (!owner.is_dict()) fail(fmt::format("sets {}, which is not in a namespace", target));
-    owner.shared_dict().set(target.substr(dot + 1), value);
+    if (!owner.is_object()) fail(fmt::format("sets {}, which is not in a namespace", target));
+    owner.object_dict().set(target.substr(dot + 1), value.storable());
   }
 
   // --- statements ---
-  void step() {
-    if (++n_steps_ > kStepsMax) fail("takes too long for this conversation");
-  }
   void print(std::string_view text, std::string& out) {
-    if (out.size() + text.size() > kOutputBytesMax) fail("makes a text of more than 64 MiB");
+    charge_text(text.size());
     out += text;
   }
+  // Hostile templates must not overflow the stack.
+  struct Nesting {
+    explicit Nesting(int& depth) : depth_(depth) {
+      if (++depth_ > kDepthMax) refuse("nests its blocks and macros too deeply");
+    }
+    ~Nesting() { --depth_; }
+    int& depth_;
+  };
 
   Flow block(const Block& body, std::string& out) {
     for (const auto& statement : body) {
@@ -106,7 +119,8 @@ class Renderer {
 
   Flow run_one(const Statement& s, std::string& out) {
     using SK = Statement::Kind;
-    step();
+    const Nesting nesting(depth_);
+    charge_work(1);
     switch (s.kind) {
       case SK::data:
         print(s.text, out);
@@ -145,23 +159,24 @@ class Renderer {
   }
 
   void loop(const Statement& s, std::string& out) {
-    const Value walked = eval(*s.value);
-    List items;
-    for (const Value& item : iterate(walked)) {
-      step();
-      if (!s.filter) {
-        items.push_back(item);
-        continue;
+    Value walked = iterate(eval(*s.value));
+    if (s.filter) {
+      List kept;
+      for (const Value& item : walked.list()) {
+        charge_work(2);
+        scopes_.emplace_back();
+        assign(s.targets, item);
+        if (eval(*s.filter).truthy()) kept.push_back(item);
+        scopes_.pop_back();
       }
-      scopes_.emplace_back();
-      assign(s.targets, item);
-      if (eval(*s.filter).truthy()) items.push_back(item);
-      scopes_.pop_back();
+      walked = std::move(kept);
     }
+    const List& items = walked.list();
     const auto n = static_cast<std::int64_t>(items.size());
-    const Value loop_facts = Dict();
-    Dict& facts = loop_facts.shared_dict();
+    const Value loop_facts = Value::object({});
+    Dict& facts = loop_facts.object_dict();
     for (std::int64_t i = 0; i < n; ++i) {
+      charge_work(12);
       facts.set("index", i + 1);
       facts.set("index0", i);
       facts.set("revindex", n - i);
@@ -184,8 +199,10 @@ class Renderer {
   // A macro sees the template's own names, not those of where it is called.
   Value macro(const Statement& s) {
     return Function([this, &s](const Arguments& arguments) -> Value {
-      if (++n_calls_ > kCallsMax) fail("calls macros within macros too deeply");
-      std::vector<Dict> outside(scopes_.begin() + 1, scopes_.end());
+      if (++n_calls_ > kCallsMax) refuse("calls macros within macros too deeply");
+      charge_work(12);
+      std::vector<Dict> outside(std::make_move_iterator(scopes_.begin() + 1),
+                                std::make_move_iterator(scopes_.end()));
       scopes_.resize(1);
       Dict scope;
       std::size_t n_positional = 0;
@@ -218,7 +235,8 @@ class Renderer {
   // --- expressions ---
   Value eval(const Expression& e) {
     using EK = Expression::Kind;
-    step();
+    const Nesting nesting(depth_);
+    charge_work(1);
     switch (e.kind) {
       case EK::constant:
         return e.constant;
@@ -254,7 +272,7 @@ class Renderer {
       case EK::test:
         return apply_test(e.text, eval(*e.kids[0]), arguments(e));
       case EK::unary:
-        return unary(e.text, eval(*e.kids[0]));
+        return unary(e.text, eval(*e.kids[0]), e.line);
       case EK::binary:
         return binary(e);
       case EK::condition:
@@ -293,11 +311,12 @@ class Renderer {
       return method(value, key.string(), found);
     }
     if (!key.is_integer() || (!value.is_list() && !value.is_string())) return {};
-    const List items = value.is_list() ? value.list() : iterate(value);
+    const std::int64_t n = length(value);
     std::int64_t i = key.integer();
-    if (i < 0) i += static_cast<std::int64_t>(items.size());
-    if (i < 0 || i >= static_cast<std::int64_t>(items.size())) return {};
-    return items[static_cast<std::size_t>(i)];
+    if (i < 0) i += n;
+    if (i < 0 || i >= n) return {};
+    if (value.is_string()) return characters(value.string(), i, 1);
+    return value.list()[static_cast<std::size_t>(i)];
   }
 
   Value slice(const Expression& e) {
@@ -305,8 +324,7 @@ class Renderer {
     if (!value.is_list() && !value.is_string()) {
       fail(fmt::format("slices {} in line {}", value.type_name(), e.line));
     }
-    const List items = iterate(value);
-    const auto n = static_cast<std::int64_t>(items.size());
+    const std::int64_t n = length(value);
     const auto part = [&](std::size_t kid, std::int64_t otherwise) {
       if (!e.kids[kid]) return otherwise;
       const Value bound = eval(*e.kids[kid]);
@@ -323,9 +341,14 @@ class Renderer {
     const bool has_end = e.kids[2] && !eval(*e.kids[2]).is_none();
     const std::int64_t begin = has_begin ? clamp(part(1, 0)) : (step > 0 ? low : high);
     const std::int64_t end = has_end ? clamp(part(2, 0)) : (step > 0 ? high : low);
+    if (value.is_string() && step == 1) {
+      return characters(value.string(), begin, std::max<std::int64_t>(end - begin, 0));
+    }
+    const Value items = iterate(value);
     List out;
-    for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-      out.push_back(items[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
+      out.push_back(items.list()[static_cast<std::size_t>(i)]);
+      if (__builtin_add_overflow(i, step, &i)) break;
     }
     if (value.is_list()) return out;
     std::string text;
@@ -333,12 +356,17 @@ class Renderer {
     return text;
   }
 
-  static Value unary(const std::string& op, const Value& value) {
+  static Value unary(const std::string& op, const Value& value, int line) {
     if (op == "not") return !value.truthy();
     if (!value.is_number()) fail(fmt::format("negates {}", value.type_name()));
     if (op == "+") return value;
     if (value.is_float()) return -value.number();
-    return -value.integer();
+    return arithmetic("-", std::int64_t{0}, value, line);
+  }
+
+  static std::string joined(std::string left, std::string_view right) {
+    need_room(left.size() + right.size());
+    return left += right;
   }
 
   Value binary(const Expression& e) {
@@ -348,9 +376,7 @@ class Renderer {
     if (op == "or") return left.truthy() ? left : eval(*e.kids[1]);
     const Value right = eval(*e.kids[1]);
     if (op == "~") {
-      std::string out = to_text(left);
-      print(to_text(right), out);
-      return out;
+      return joined(to_text(left), to_text(right));
     }
     if (op == "==") return equal(left, right);
     if (op == "!=") return !equal(left, right);
@@ -361,11 +387,10 @@ class Renderer {
     if (op == "in") return contains(right, left);
     if (op == "not in") return !contains(right, left);
     if (op == "+" && left.is_string() && right.is_string()) {
-      std::string out = left.string();
-      print(right.string(), out);
-      return out;
+      return joined(left.string(), right.string());
     }
     if (op == "+" && left.is_list() && right.is_list()) {
+      need_room((left.list().size() + right.list().size()) * sizeof(Value));
       List out = left.list();
       out.insert(out.end(), right.list().begin(), right.list().end());
       return out;
@@ -399,9 +424,9 @@ class Renderer {
     return out;
   }
 
+  Limits limits_;             // before all values, which they outlive
   std::vector<Dict> scopes_;  // the template's own names first
-  std::int64_t n_steps_ = 0;
-  int n_calls_ = 0;
+  int n_calls_ = 0, depth_ = 0;
 };
 
 }  // namespace

@@ -59,6 +59,7 @@ class Bound {
 };
 
 std::string upper(std::string_view text, bool to_upper) {
+  charge_work(text.size() / 16);
   std::string out(text);
   for (char& c : out) {
     // Case beyond ASCII would need the whole of Unicode's tables; no known template needs it.
@@ -76,13 +77,16 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
   if (from.empty()) fail("replaces an empty text, which is not supported");
   std::string out;
   while (count != 0) {
-    const std::size_t at = text.find(from);
+    const std::size_t at = find_text(text, from);
     if (at == text.npos) break;
+    need_room(out.size() + at + to.size());
+    charge_work((at + to.size()) / 64);
     out += text.substr(0, at);
     out += to;
     text.remove_prefix(at + from.size());
     --count;
   }
+  need_room(out.size() + text.size());
   return out += text;
 }
 
@@ -91,6 +95,7 @@ List split(std::string_view text, const Value& separator, std::int64_t count) {
   if (separator.is_undefined() || separator.is_none()) {
     text = strip(text, true, false);
     while (!text.empty()) {
+      charge_work(1 + (count == 0 ? 0 : text.size() / 64));
       std::size_t end = 0;
       while (end < text.size() && count != 0) {
         std::size_t next = end;
@@ -111,7 +116,7 @@ List split(std::string_view text, const Value& separator, std::int64_t count) {
   const std::string& by = separator.string();
   if (by.empty()) fail("splits at an empty text");
   for (; count != 0; --count) {
-    const std::size_t at = text.find(by);
+    const std::size_t at = find_text(text, by);
     if (at == text.npos) break;
     out.push_back(text.substr(0, at));
     text.remove_prefix(at + by.size());
@@ -123,20 +128,26 @@ List split(std::string_view text, const Value& separator, std::int64_t count) {
 std::string join(const Value& value, std::string_view separator) {
   std::string out;
   bool first = true;
-  for (const Value& item : iterate(value)) {
+  const Value walked = iterate(value);
+  for (const Value& item : walked.list()) {
     if (!first) out += separator;
-    out += to_text(item);
+    const std::string text = to_text(item);
+    need_room(out.size() + text.size() + separator.size());
+    charge_work(1 + (text.size() + separator.size()) / 64);
+    out += text;
     first = false;
   }
   return out;
 }
 
 bool any_affix(const Value& affixes, const std::string& text, bool prefix) {
+  charge_work(1);
   if (affixes.is_string()) {
+    charge_work(affixes.string().size() / 64);
     return prefix ? text.starts_with(affixes.string()) : text.ends_with(affixes.string());
   }
-  const List all = iterate(affixes);
-  return std::any_of(all.begin(), all.end(),
+  const Value all = iterate(affixes);
+  return std::any_of(all.list().begin(), all.list().end(),
                      [&](const Value& one) { return any_affix(one, text, prefix); });
 }
 
@@ -157,7 +168,9 @@ List choose(std::string_view name, const Value& value, const Arguments& argument
     fail(fmt::format("uses the test {}, which is not supported", to_text(test)));
   }
   List out;
-  for (const Value& item : iterate(value)) {
+  const Value walked = iterate(value);
+  for (const Value& item : walked.list()) {
+    charge_work(2);
     const Value looked_at = by_attribute ? member(item, to_text(attribute)) : item;
     const bool holds = tested ? apply_test(test.string(), looked_at, rest) : looked_at.truthy();
     if (holds == keep) out.push_back(item);
@@ -166,7 +179,12 @@ List choose(std::string_view name, const Value& value, const Arguments& argument
 }
 
 Value to_int(const Value& value, const Value& otherwise) {
-  if (value.is_float()) return static_cast<std::int64_t>(value.number());
+  if (value.is_float()) {
+    constexpr double kMax = 9.2e18;  // within int64
+    if (!(value.number() > -kMax && value.number() < kMax))
+      fail("makes an int of a float too large");
+    return static_cast<std::int64_t>(value.number());
+  }
   if (value.is_number()) return value.integer();
   if (value.is_string()) {
     const std::string_view digits = strip(value.string(), true, true);
@@ -201,8 +219,8 @@ Value member(const Value& value, std::string_view key) {
   return found != nullptr ? *found : Value();
 }
 
-List iterate(const Value& value) {
-  if (value.is_list()) return value.list();
+Value iterate(const Value& value) {
+  if (value.is_list()) return value;
   List out;
   if (value.is_undefined()) return out;
   if (value.is_dict()) {
@@ -223,6 +241,7 @@ std::int64_t length(const Value& value) {
   if (value.is_list()) return static_cast<std::int64_t>(value.list().size());
   if (value.is_dict()) return static_cast<std::int64_t>(value.dict().items().size());
   if (value.is_string()) {
+    charge_work(value.string().size() / 64);
     return std::count_if(value.string().begin(), value.string().end(),
                          [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; });
   }
@@ -230,16 +249,25 @@ std::int64_t length(const Value& value) {
   fail(fmt::format("takes the length of {}", value.type_name()));
 }
 
+std::string_view characters(std::string_view text, std::int64_t begin, std::int64_t n) {
+  std::size_t at = 0;
+  for (; begin > 0 && at < text.size(); --begin) next_code_point(text, at);
+  const std::size_t start = at;
+  for (; n > 0 && at < text.size(); --n) next_code_point(text, at);
+  charge_work(at / 16);
+  return text.substr(start, at - start);
+}
+
 bool contains(const Value& haystack, const Value& needle) {
   if (haystack.is_string()) {
     if (!needle.is_string()) fail(fmt::format("looks for {} in a str", needle.type_name()));
-    return haystack.string().find(needle.string()) != std::string::npos;
+    return find_text(haystack.string(), needle.string()) != std::string::npos;
   }
   if (haystack.is_dict()) {
     return needle.is_string() && haystack.dict().find(needle.string()) != nullptr;
   }
-  const List items = iterate(haystack);
-  return std::any_of(items.begin(), items.end(),
+  const Value items = iterate(haystack);
+  return std::any_of(items.list().begin(), items.list().end(),
                      [&](const Value& item) { return equal(item, needle); });
 }
 
@@ -254,8 +282,10 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   }
   if (name == "tojson") {
     const Bound bound(name, arguments, {"indent"});
-    const Value indent = bound.get("indent", None{});
-    return to_json(value, indent.is_none() ? -1 : static_cast<int>(bound.integer("indent", 0)));
+    if (bound.get("indent", None{}).is_none()) return to_json(value);
+    const std::int64_t indent = bound.integer("indent", 0);
+    if (indent < 0 || indent > 64) fail("indents JSON by less than 0 or more than 64");
+    return to_json(value, static_cast<int>(indent));
   }
   if (name == "default" || name == "d") {
     const Bound bound(name, arguments, {"default_value", "boolean"});
@@ -278,7 +308,9 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "map") {
     const Bound bound(name, arguments, {"filter", "attribute"});
     List out;
-    for (const Value& item : iterate(value)) {
+    const Value walked = iterate(value);
+    for (const Value& item : walked.list()) {
+      charge_work(2);
       if (bound.has("attribute")) {
         out.push_back(member(item, bound.text("attribute")));
       } else if (is_known_filter(bound.text("filter"))) {
@@ -302,18 +334,27 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
     for (const auto& [key, item] : value.dict().items()) out.push_back(List{key, item});
     return out;
   }
-  List items = iterate(value);
-  if (name == "first") return items.empty() ? Value() : items.front();
-  if (name == "last") return items.empty() ? Value() : items.back();
+  if (value.is_string() && (name == "first" || name == "last")) {
+    if (value.string().empty()) return {};
+    const std::string_view text = value.string();
+    return name == "first" ? characters(text, 0, 1) : text.substr(last_character_at(text));
+  }
+  const Value walked = iterate(value);
+  const List& all = walked.list();
+  if (name == "first") return all.empty() ? Value() : all.front();
+  if (name == "last") return all.empty() ? Value() : all.back();
   if (name == "reverse") {
+    List items = all;
     std::reverse(items.begin(), items.end());
     if (!value.is_string()) return items;
-    return join(items, "");
+    return join(std::move(items), "");
   }
   if (name == "unique") {
     List out;
-    for (const Value& item : items) {
-      if (!contains(out, item)) out.push_back(item);
+    for (const Value& item : all) {
+      if (std::none_of(out.begin(), out.end(), [&](const Value& x) { return equal(x, item); })) {
+        out.push_back(item);
+      }
     }
     return out;
   }
@@ -354,52 +395,53 @@ Value method(const Value& value, std::string_view name, bool& found) {
   found = true;
   const auto make = [](auto body) { return Value(Function(std::move(body))); };
   if (value.is_string()) {
-    const std::string text = value.string();
     if (name == "strip" || name == "lstrip" || name == "rstrip") {
       const bool left = name != "rstrip", right = name != "lstrip";
       return make([=](const Arguments& a) -> Value {
         const Bound bound("strip", a, {"chars"});
         const bool set = bound.has("chars") && !bound.get("chars").is_none();
-        return strip(text, left, right, set ? bound.text("chars") : std::string());
+        return strip(value.string(), left, right, set ? bound.text("chars") : std::string());
       });
     }
     if (name == "split") {
       return make([=](const Arguments& a) -> Value {
         const Bound bound("split", a, {"sep", "maxsplit"});
         if (bound.has("sep") && !bound.get("sep").is_none()) bound.text("sep");
-        return split(text, bound.get("sep"), bound.integer("maxsplit", -1));
+        return split(value.string(), bound.get("sep"), bound.integer("maxsplit", -1));
       });
     }
     if (name == "replace") {
       return make([=](const Arguments& a) -> Value {
         const Bound bound("replace", a, {"old", "new", "count"});
-        return replace(text, bound.text("old"), bound.text("new"), bound.integer("count", -1));
+        return replace(value.string(), bound.text("old"), bound.text("new"),
+                       bound.integer("count", -1));
       });
     }
     if (name == "startswith" || name == "endswith") {
       const bool prefix = name == "startswith";
       return make([=](const Arguments& a) -> Value {
-        return any_affix(Bound("startswith", a, {"affix"}).get("affix"), text, prefix);
+        return any_affix(Bound("startswith", a, {"affix"}).get("affix"), value.string(), prefix);
       });
     }
     if (name == "upper" || name == "lower") {
       const bool to_upper = name == "upper";
-      return make([=](const Arguments&) -> Value { return upper(text, to_upper); });
+      return make([=](const Arguments&) -> Value { return upper(value.string(), to_upper); });
     }
     if (name == "join") {
       return make([=](const Arguments& a) -> Value {
-        return join(Bound("join", a, {"iterable"}).get("iterable"), text);
+        return join(Bound("join", a, {"iterable"}).get("iterable"), value.string());
       });
     }
     if (name == "count") {
       return make([=](const Arguments& a) -> Value {
         const Bound bound("count", a, {"sub"});
-        return static_cast<std::int64_t>(split(text, bound.text("sub"), -1).size()) - 1;
+        return static_cast<std::int64_t>(split(value.string(), bound.text("sub"), -1).size()) - 1;
       });
     }
     if (name == "find") {
       return make([=](const Arguments& a) -> Value {
-        const std::size_t at = text.find(Bound("find", a, {"sub"}).text("sub"));
+        const std::string& text = value.string();
+        const std::size_t at = find_text(text, Bound("find", a, {"sub"}).text("sub"));
         return at == text.npos ? std::int64_t{-1} : length(text.substr(0, at));
       });
     }

@@ -15,11 +15,13 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
 Value method(const Value& value, std::string_view name, bool& found);
 // Python's `needle in haystack`.
 bool contains(const Value& haystack, const Value& needle);
-// What a loop over the value walks: items, keys, characters.
-List iterate(const Value& value);
+// What a loop over the value walks, as a list: items, keys, characters.
+Value iterate(const Value& value);
 // value.key or value["key"] of a dict, else undefined.
 Value member(const Value& value, std::string_view key);
 // len(value)
 std::int64_t length(const Value& value);
+// `n` characters (fewer where the text ends) from the one with index `begin` >= 0 on.
+std::string_view characters(std::string_view text, std::int64_t begin, std::int64_t n);
 
 }  // namespace bolt::jinja

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/error.h"
@@ -26,6 +27,7 @@ std::string float_text(double x) {
 
 // repr() of a string: what lists and dicts print.
 std::string python_quoted(std::string_view text) {
+  charge_work(text.size() / 8);
   const bool use_double = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char quote = use_double ? '"' : '\'';
   std::string out(1, quote);
@@ -52,11 +54,52 @@ std::string python_quoted(std::string_view text) {
   return out + quote;
 }
 
-std::string repr(const Value& value) {
-  return value.is_string() ? python_quoted(value.string()) : to_text(value);
+void append_text(const Value& value, std::string& out);
+
+void append_repr(const Value& value, std::string& out) {
+  if (!value.is_string()) return append_text(value, out);
+  out += python_quoted(value.string());
+}
+
+void append_text(const Value& value, std::string& out) {
+  charge_work(1);
+  need_room(out.size());
+  if (value.is_undefined()) return;
+  if (value.is_none()) {
+    out += "None";
+  } else if (value.is_bool()) {
+    out += value.boolean() ? "True" : "False";
+  } else if (value.is_integer()) {
+    out += std::to_string(value.integer());
+  } else if (value.is_float()) {
+    out += float_text(value.number());
+  } else if (value.is_string()) {
+    charge_work(value.string().size() / 64);
+    out += value.string();
+  } else if (value.is_list()) {
+    out += '[';
+    bool first = true;
+    for (const Value& item : value.list()) {
+      if (!std::exchange(first, false)) out += ", ";
+      append_repr(item, out);
+    }
+    out += ']';
+  } else if (value.is_dict()) {
+    out += '{';
+    bool first = true;
+    for (const auto& [key, item] : value.dict().items()) {
+      if (!std::exchange(first, false)) out += ", ";
+      out += python_quoted(key) + ": ";
+      append_repr(item, out);
+    }
+    out += '}';
+  } else {
+    fail("prints a function");
+  }
 }
 
 void append_json_string(std::string_view text, std::string& out) {
+  charge_work(text.size() / 16);
   out += '"';
   for (const char c : text) {
     switch (c) {
@@ -93,6 +136,8 @@ void append_json_string(std::string_view text, std::string& out) {
 }
 
 void append_json(const Value& value, int indent, int level, std::string& out) {
+  charge_work(1);
+  need_room(out.size());
   const auto separate = [&](bool first, int depth) {
     if (!first) out += indent < 0 ? ", " : ",";
     if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
@@ -141,7 +186,10 @@ void append_json(const Value& value, int indent, int level, std::string& out) {
 
 Value from_element(simdjson::dom::element element, const std::string& name, int depth) {
   using simdjson::dom::element_type;
-  if (depth > 200) throw Error(Exit::usage, name + ": nested more than 200 levels deep");
+  if (depth > kInputDepthMax) {
+    throw Error(Exit::usage,
+                fmt::format("{}: nested more than {} levels deep", name, kInputDepthMax));
+  }
   switch (element.type()) {
     case element_type::NULL_VALUE:
       return None{};
@@ -181,6 +229,7 @@ void fail(const std::string& what) {
 }
 
 const Value* Dict::find(std::string_view key) const {
+  charge_work(items_.size() / 16);
   for (const auto& item : items_) {
     if (item.first == key) return &item.second;
   }
@@ -188,6 +237,7 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 void Dict::set(std::string_view key, Value value) {
+  charge_work(items_.size() / 16);
   for (auto& item : items_) {
     if (item.first == key) {
       item.second = std::move(value);
@@ -195,6 +245,72 @@ void Dict::set(std::string_view key, Value value) {
     }
   }
   items_.emplace_back(std::string(key), std::move(value));
+}
+
+namespace {
+
+// Of a shared value beyond its elements: the counts, the sizes and the heap's own.
+constexpr std::size_t kHeldBytes = 96;
+
+}  // namespace
+
+Value::Value(std::string s) {
+  const std::size_t n_bytes = kHeldBytes + s.size();
+  data_ = std::make_shared<Held<std::string>>(std::move(s), n_bytes, 0, false);
+}
+
+Value::Value(List list) {
+  int depth = 1;
+  for (const Value& item : list) depth = std::max(depth, 1 + item.storable().depth());
+  if (depth > kValueDepthMax) {
+    refuse(fmt::format("builds more than {} lists within one another", kValueDepthMax));
+  }
+  const std::size_t n_bytes = kHeldBytes + list.size() * sizeof(Value);
+  data_ = std::make_shared<Held<List>>(std::move(list), n_bytes, depth, false);
+}
+
+Value::Value(Dict dict) : data_(hold(std::move(dict), /*is_object=*/false)) {}
+
+Value Value::object(Dict dict) {
+  Value out;
+  out.data_ = hold(std::move(dict), /*is_object=*/true);
+  return out;
+}
+
+Value::Shared<Dict> Value::hold(Dict dict, bool is_object) {
+  int depth = 1;
+  std::size_t n_bytes = kHeldBytes;
+  for (const auto& [key, item] : dict.items()) {
+    depth = std::max(depth, 1 + item.storable().depth());
+    n_bytes += sizeof(Value) + sizeof(std::string) + key.size();
+  }
+  if (depth > kValueDepthMax) {
+    refuse(fmt::format("builds more than {} dicts within one another", kValueDepthMax));
+  }
+  return std::make_shared<Held<Dict>>(std::move(dict), n_bytes, depth, is_object);
+}
+
+int Value::depth() const {
+  if (is_list()) return std::get<Shared<List>>(data_)->depth;
+  return is_dict() ? std::get<Shared<Dict>>(data_)->depth : 0;
+}
+
+const Value& Value::storable() const {
+  if (is_object()) refuse("stores a namespace or a loop in another value, which is not supported");
+  if (is_function()) refuse("stores a function in another value, which is not supported");
+  return *this;
+}
+
+std::size_t Value::input_bytes() const {
+  std::size_t out = 64;
+  if (is_string()) return out + string().size();
+  if (is_list()) {
+    for (const Value& item : list()) out += item.input_bytes();
+  }
+  if (is_dict()) {
+    for (const auto& [key, item] : dict().items()) out += key.size() + item.input_bytes();
+  }
+  return out;
 }
 
 std::int64_t Value::integer() const {
@@ -223,11 +339,15 @@ const char* Value::type_name() const {
 }
 
 bool equal(const Value& a, const Value& b) {
+  charge_work(1);  // shared values may be met many times over
   if (a.is_number() && b.is_number()) {
     if (!a.is_float() && !b.is_float()) return a.integer() == b.integer();
     return a.number() == b.number();
   }
-  if (a.is_string() && b.is_string()) return a.string() == b.string();
+  if (a.is_string() && b.is_string()) {
+    charge_work(std::min(a.string().size(), b.string().size()) / 64);
+    return a.string() == b.string();
+  }
   if (a.is_list() && b.is_list()) {
     if (a.list().size() != b.list().size()) return false;
     for (std::size_t i = 0; i < a.list().size(); ++i) {
@@ -252,29 +372,17 @@ bool less(const Value& a, const Value& b) {
     return a.number() < b.number();
   }
   // Bytes of UTF-8 sort as code points do.
-  if (a.is_string() && b.is_string()) return a.string() < b.string();
+  if (a.is_string() && b.is_string()) {
+    charge_work(std::min(a.string().size(), b.string().size()) / 64);
+    return a.string() < b.string();
+  }
   fail(fmt::format("compares {} with {}", a.type_name(), b.type_name()));
 }
 
 std::string to_text(const Value& value) {
-  if (value.is_undefined()) return {};
-  if (value.is_none()) return "None";
-  if (value.is_bool()) return value.boolean() ? "True" : "False";
-  if (value.is_integer()) return std::to_string(value.integer());
-  if (value.is_float()) return float_text(value.number());
-  if (value.is_string()) return value.string();
   std::string out;
-  if (value.is_list()) {
-    for (const Value& item : value.list()) out += (out.empty() ? "" : ", ") + repr(item);
-    return "[" + out + "]";
-  }
-  if (value.is_dict()) {
-    for (const auto& [key, item] : value.dict().items()) {
-      out += (out.empty() ? "" : ", ") + python_quoted(key) + ": " + repr(item);
-    }
-    return "{" + out + "}";
-  }
-  fail("prints a function");
+  append_text(value, out);
+  return out;
 }
 
 std::string to_json(const Value& value, int indent) {
@@ -299,6 +407,7 @@ std::string_view strip(std::string_view text, bool left, bool right, std::string
     if (set.empty()) return is_python_space(code);
     return code < 0x80 && set.find(static_cast<char>(code)) != set.npos;
   };
+  const std::size_t n_bytes = text.size();
   while (left && !text.empty()) {
     std::size_t at = 0;
     if (!drops(next_code_point(text, at))) break;
@@ -310,6 +419,7 @@ std::string_view strip(std::string_view text, bool left, bool right, std::string
     if (!drops(next_code_point(text, at))) break;
     text = text.substr(0, start);
   }
+  charge_work((n_bytes - text.size()) / 8);
   return text;
 }
 

@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/text/jinja_limits.h"
+
 namespace bolt::jinja {
 
 class Value;
@@ -31,7 +33,10 @@ struct Undefined {};
 struct None {};
 using Function = std::function<Value(const Arguments&)>;
 
-// Strings are copied, lists, dicts and functions shared; nothing but a namespace is ever changed.
+// Strings, lists, dicts and functions are shared; nothing but an object, which is a namespace or
+// the `loop` of a loop, is ever changed. A list or dict holds neither objects nor functions (which
+// may hold objects) and nests at most kValueDepthMax deep: so there are no cycles, and every
+// recursion over a value ends, its destruction too.
 class Value {
  public:
   Value() = default;  // undefined
@@ -39,12 +44,14 @@ class Value {
   Value(bool b) : data_(b) {}
   Value(std::int64_t i) : data_(i) {}
   Value(double x) : data_(x) {}
-  Value(std::string s) : data_(std::move(s)) {}
-  Value(std::string_view s) : data_(std::string(s)) {}
-  Value(const char* s) : data_(std::string(s)) {}
-  Value(List list) : data_(std::make_shared<List>(std::move(list))) {}
-  Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}
+  // Throw Error(input) for more than the rendering may build, and for what a list cannot hold.
+  Value(std::string s);
+  Value(std::string_view s) : Value(std::string(s)) {}
+  Value(const char* s) : Value(std::string(s)) {}
+  Value(List list);
+  Value(Dict dict);
   Value(Function function) : data_(std::make_shared<Function>(std::move(function))) {}
+  static Value object(Dict dict);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -52,26 +59,46 @@ class Value {
   bool is_integer() const { return std::holds_alternative<std::int64_t>(data_); }
   bool is_float() const { return std::holds_alternative<double>(data_); }
   bool is_number() const { return is_bool() || is_integer() || is_float(); }
-  bool is_string() const { return std::holds_alternative<std::string>(data_); }
-  bool is_list() const { return std::holds_alternative<std::shared_ptr<List>>(data_); }
-  bool is_dict() const { return std::holds_alternative<std::shared_ptr<Dict>>(data_); }
+  bool is_string() const { return std::holds_alternative<Shared<std::string>>(data_); }
+  bool is_list() const { return std::holds_alternative<Shared<List>>(data_); }
+  bool is_dict() const { return std::holds_alternative<Shared<Dict>>(data_); }
   bool is_function() const { return std::holds_alternative<std::shared_ptr<Function>>(data_); }
 
+  bool is_object() const { return is_dict() && std::get<Shared<Dict>>(data_)->is_object; }
+
   bool boolean() const { return std::get<bool>(data_); }
-  const std::string& string() const { return std::get<std::string>(data_); }
-  const List& list() const { return *std::get<std::shared_ptr<List>>(data_); }
-  const Dict& dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
+  const std::string& string() const { return std::get<Shared<std::string>>(data_)->value; }
+  const List& list() const { return std::get<Shared<List>>(data_)->value; }
+  const Dict& dict() const { return std::get<Shared<Dict>>(data_)->value; }
   const Function& function() const { return *std::get<std::shared_ptr<Function>>(data_); }
-  Dict& shared_dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
+  Dict& object_dict() const { return std::get<Shared<Dict>>(data_)->value; }
   std::int64_t integer() const;  // of a bool or an integer
   double number() const;         // of any number
 
   bool truthy() const;
   const char* type_name() const;  // Python's
 
+  int depth() const;                // 0 but for lists and dicts
+  std::size_t input_bytes() const;  // about what it takes: of a value that comes in
+  // Throws Error(input) for an object or a function, which no list, dict or object holds.
+  const Value& storable() const;
+
  private:
-  std::variant<Undefined, None, bool, std::int64_t, double, std::string, std::shared_ptr<List>,
-               std::shared_ptr<Dict>, std::shared_ptr<Function>>
+  template <class T>
+  struct Held {
+    Held(T v, std::size_t n_bytes, int d, bool object)
+        : charge(n_bytes), value(std::move(v)), depth(d), is_object(object) {}
+    Charge charge;
+    T value;
+    int depth;
+    bool is_object;
+  };
+  template <class T>
+  using Shared = std::shared_ptr<Held<T>>;
+  static Shared<Dict> hold(Dict dict, bool is_object);
+
+  std::variant<Undefined, None, bool, std::int64_t, double, Shared<std::string>, Shared<List>,
+               Shared<Dict>, std::shared_ptr<Function>>
       data_;
 };
 
