@@ -78,8 +78,7 @@ EngineReplayer::EngineReplayer(const ModelOptions& model, const HowOptions& how)
   EngineOptions options = engine_options(model, how);
   const std::string path = find_package(model);
   opened_->package = Package::open(path, {.n_threads = model.n_threads});
-  opened_->tokenizer =
-      Tokenizer::from_json(opened_->package->tokenizer_json(), path + "/tokenizer.json");
+  opened_->tokenizer = read_tokenizer(*opened_->package);
   options.build_id = receipts::executable_sha256();
   opened_->engine = Engine::open(*opened_->package, options);
   const receipts::PackageFacts package = package_facts(*opened_->package, *opened_->tokenizer);

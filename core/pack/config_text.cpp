@@ -167,26 +167,47 @@ void write_model(JsonWriter& json, const ModelConfig& model) {
       .member("chat_facts", model.chat_facts);
 }
 
+float read_within(const JsonValue& value, double most) {
+  const double x = value.number();
+  if (!(x >= 0.0 && x <= most)) value.fail(fmt::format("a number from 0 to {}", most));
+  return static_cast<float>(x);
+}
+
+void read_chat(const JsonValue& root, ModelConfig& model) {
+  const JsonValue kind = root.at("chat_template"), digest = root.at("chat_template_sha256"),
+                  facts = root.at("chat_facts");
+  model.chat_template = kind.string();
+  const bool understood = model.chat_template == "v3" || model.chat_template == "v2";
+  if (!understood && model.chat_template != "none") kind.fail("\"v3\", \"v2\" or \"none\"");
+  model.chat_template_sha256 = digest.string();
+  const bool absent = model.chat_template_sha256.empty() && !understood;
+  if (!absent && !is_sha256_hex(model.chat_template_sha256)) digest.fail("64 hexadecimal digits");
+  model.chat_facts = facts.string();
+  if (understood && model.chat_facts.empty()) facts.fail("the template that chat_template names");
+}
+
 void read_model(const JsonValue& root, ModelConfig& model) {
   model.name = root.at("name").string();
   model.model_type = root.at("model_type").string();
+  if (model.model_type != "nemotron_h" && model.model_type != "nemotron_h_puzzle") {
+    root.at("model_type").fail("nemotron_h or nemotron_h_puzzle");
+  }
   model.vocab_size = static_cast<int>(root.at("vocab_size").integer(1, kVocabularyMax));
   model.n_tokens = static_cast<int>(root.at("n_tokens").integer(1, model.vocab_size));
   model.context_limit = root.at("context_limit").integer(1, std::int64_t{1} << 40);
   model.bos_id = static_cast<int>(root.at("bos_id").integer(-1, model.vocab_size - 1));
   model.add_bos = root.at("add_bos").boolean();
   for (const JsonValue& id : root.at("stop_ids").items()) {
-    model.stop_ids.push_back(static_cast<int>(id.integer(0, model.vocab_size - 1)));
+    const int least = model.stop_ids.empty() ? 0 : model.stop_ids.back() + 1;
+    model.stop_ids.push_back(static_cast<int>(id.integer(least, model.vocab_size - 1)));
   }
   const JsonValue generation = root.at("generation");
   model.do_sample = generation.at("do_sample").boolean();
-  model.temperature = static_cast<float>(generation.at("temperature").number());
+  model.temperature = read_within(generation.at("temperature"), 1e4);
   model.top_k = static_cast<int>(generation.at("top_k").integer(-1, kVocabularyMax));
-  model.top_p = static_cast<float>(generation.at("top_p").number());
-  model.min_p = static_cast<float>(generation.at("min_p").number());
-  model.chat_template = root.at("chat_template").string();
-  model.chat_template_sha256 = root.at("chat_template_sha256").string();
-  model.chat_facts = root.at("chat_facts").string();
+  model.top_p = read_within(generation.at("top_p"), 1.0);
+  model.min_p = read_within(generation.at("min_p"), 1.0);
+  read_chat(root, model);
 }
 
 }  // namespace

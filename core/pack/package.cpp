@@ -19,6 +19,7 @@
 #include "core/pack/hash_cache.h"
 #include "core/pack/package_text.h"
 #include "core/pack/tile_codec.h"
+#include "core/text/tokenizer.h"
 
 namespace bolt {
 namespace {
@@ -116,7 +117,7 @@ class OpenPackage final : public Package {
                   fmt::format("{}: made for the arithmetic contract {}, this bolt computes {}",
                               name, arith_id_, kContractId));
     }
-    source_ = root.at("source").at("name").string();
+    read_origin(root);
     files_.push_back({.path = "package.json",
                       .role = "manifest",
                       .bytes = facts.bytes,
@@ -124,6 +125,27 @@ class OpenPackage final : public Package {
                       .how = "stream",
                       .links = facts.links});
     read_list(root.at("files"));
+  }
+
+  // Who made the package of what: told to people and receipts only, but told as it was written.
+  void read_origin(const JsonValue& root) {
+    (void)root.at("bolt").string();
+    require_sha256(root.at("arithmetic").at("sha256"));
+    root.at("arithmetic").only({"id", "sha256"});
+    if (!root.at("options").is_object()) root.at("options").fail("an object");
+    const JsonValue source = root.at("source");
+    source.only({"name", "files"});
+    source_ = source.at("name").string();
+    for (const JsonValue& file : source.at("files").items()) {
+      file.only({"path", "bytes", "sha256"});
+      (void)file.at("path").string();
+      (void)file.at("bytes").unsigned_integer();
+      require_sha256(file.at("sha256"));
+    }
+  }
+
+  static void require_sha256(const JsonValue& value) {
+    if (!is_sha256_hex(std::string(value.string()))) value.fail("64 hexadecimal digits");
   }
 
   void read_list(const JsonValue& list) {
@@ -154,8 +176,8 @@ class OpenPackage final : public Package {
       if (!kRoles.contains(file.role))
         role.fail("graph, config, tokenizer, draft_vocab, payload or drafter");
       file.bytes = item.at("bytes").unsigned_integer();
+      require_sha256(item.at("sha256"));
       file.sha256 = item.at("sha256").string();
-      if (!is_sha256_hex(file.sha256)) item.at("sha256").fail("64 hexadecimal digits");
       files_.push_back(std::move(file));
     }
   }
@@ -333,6 +355,16 @@ class OpenPackage final : public Package {
 };
 
 }  // namespace
+
+std::unique_ptr<Tokenizer> read_tokenizer(const Package& package) {
+  const std::string name = package.path() + "/tokenizer.json";
+  auto tokenizer = Tokenizer::from_json(package.tokenizer_json(), name);
+  if (tokenizer->n_tokens() != package.config().n_tokens) {
+    fail(name, fmt::format("has {} ids, config.json says {}; run `bolt convert` again",
+                           tokenizer->n_tokens(), package.config().n_tokens));
+  }
+  return tokenizer;
+}
 
 std::string conversion_receipt_path(const std::string& package) {
   std::string path = package;

@@ -12,6 +12,8 @@
 
 namespace bolt {
 
+class Tokenizer;
+
 // config.json of a package: facts under their normalised names.
 struct ModelConfig {
   std::string name;        // the checkpoint's folder name
@@ -70,6 +72,9 @@ class Package {
   // if there is none.
   virtual const std::string& conversion_rid() const = 0;
 };
+
+// The package's tokenizer; it has the ids that config.json counts, none without a row of the head.
+std::unique_ptr<Tokenizer> read_tokenizer(const Package& package);
 
 // Where a package's conversion receipt lies: NAME.bolt has NAME.bolt.jsonl beside it.
 std::string conversion_receipt_path(const std::string& package);

@@ -10,10 +10,12 @@
 #include "core/base/output.h"
 #include "core/base/sha256.h"
 #include "core/base/testing/caught.h"
+#include "core/pack/byte_tokenizer.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/hash_cache.h"
 #include "core/pack/package_writer.h"
 #include "core/pack/testing/tiny_checkpoint.h"
+#include "core/text/tokenizer.h"
 
 namespace bolt {
 namespace {
@@ -44,7 +46,12 @@ struct Editable {
   void write_and_list(const std::string& name, const std::string& bytes) {
     const std::string before = read(name);
     write(name, bytes);
-    edit_manifest(replaced(replaced(read("package.json"), sha256_hex(before), sha256_hex(bytes)),
+    std::string manifest = read("package.json");
+    // The last mention: the checkpoint's tokenizer has the same hash among the source's files.
+    const std::size_t hash = manifest.rfind(sha256_hex(before));
+    REQUIRE(hash != std::string::npos);
+    manifest.replace(hash, 64, sha256_hex(bytes));
+    edit_manifest(replaced(manifest,
                            "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) +
                                "\",\n   \"bytes\": " + std::to_string(before.size()),
                            "\"path\": \"" + name + "\",\n   \"role\": \"" + role(name) +
@@ -323,6 +330,46 @@ TEST_CASE("hash cache: answers for unchanged large files only") {
     setenv("XDG_CACHE_HOME", saved.c_str(), 1);
   else
     unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_CASE("package: facts that only people and receipts read are checked, too") {
+  const auto refused = [](const char* file, const std::string& from, const std::string& to,
+                          const std::string& line) {
+    Editable p;
+    const std::string text = replaced(p.read(file), from, to);
+    if (file == std::string("package.json"))
+      p.edit_manifest(text);
+    else
+      p.write_and_list(file, text);
+    const auto error = p.open();
+    CAPTURE(error.line);
+    CHECK(error.code == Exit::input);
+    CHECK(error.says(line));
+  };
+  const char* config = "config.json";
+  refused(config, "\"chat_template\": \"v3\"", "\"chat_template\": \"../../etc/passwd\"",
+          "field \"chat_template\" is \"../../etc/passwd\", expected \"v3\", \"v2\" or \"none\"");
+  refused(config, "\"chat_template_sha256\": \"", "\"chat_template_sha256\": \"v2",
+          "field \"chat_template_sha256\"");
+  refused(config, "\"temperature\": 1", "\"temperature\": -1", "\"generation.temperature\" is -1");
+  refused(config, "\"top_p\": 1", "\"top_p\": 2", "field \"generation.top_p\" is 2");
+  refused(config, "\"model_type\": \"nemotron_h\"", "\"model_type\": \"llama\"",
+          "field \"model_type\" is \"llama\"");
+  const char* manifest = "package.json";
+  refused(manifest, "\"bytes\": ", "\"bytes\": -", "field \"source.files[0].bytes\" is -");
+  refused(manifest, "\"bolt\": \"test\"", "\"bolt\": 3", "field \"bolt\" is 3, expected a string");
+  refused(manifest, "\"name\": \"checkpoint\"", "\"name\": \"checkpoint\", \"x\": 1",
+          "field \"source.x\" is not a known field");
+}
+
+TEST_CASE("package: a tokenizer of other ids than config.json counts is refused") {
+  Editable p;
+  CHECK(read_tokenizer(*Package::open(p.path))->n_tokens() == 300);
+  p.write_and_list("tokenizer.json", byte_tokenizer_json(301));
+  const auto package = Package::open(p.path);
+  CHECK(caught([&] {
+          read_tokenizer(*package);
+        }).says("tokenizer.json: has 301 ids, config.json says 300"));
 }
 
 }  // namespace
