@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file_map.h"
+#include "core/base/printable.h"
 
 namespace bolt {
 namespace {
@@ -125,7 +126,7 @@ JsonDocument JsonDocument::parse(std::string name, std::string_view text,
   if (options.unique_keys) {
     if (const auto key = repeated_key(state.root, "")) {
       throw Error(Exit::input, fmt::format("{}: field {} is given twice, expected once", state.name,
-                                           json_quote(*key)));
+                                           '"' + printable(*key) + '"'));
     }
   }
   return document;
@@ -151,7 +152,7 @@ const std::string& JsonValue::file() const {
 }
 
 std::string JsonValue::where() const {
-  return path_.empty() ? file() : fmt::format("{}: field {}", file(), json_quote(path_));
+  return path_.empty() ? file() : fmt::format("{}: field \"{}\"", file(), printable(path_));
 }
 
 std::string JsonValue::shown() const {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/base/printable.h"
 #include "core/base/testing/caught.h"
 
 namespace bolt {
@@ -27,6 +28,16 @@ TEST_CASE("json: errors name file, field, what is there and what should be") {
         "3 f.json: field \"n\" is null, expected a string");
   CHECK(!d.root().find_set("n"));
   CHECK(d.root().find("n")->is_null());
+}
+
+TEST_CASE("json: names of strangers are escaped and shortened where errors show them") {
+  CHECK(printable("a\"\n\x1b[2J\xff") == "a\\\"\\n\\u001b[2J\xef\xbf\xbd");
+  CHECK(printable(std::string(100, 'x')) == std::string(100, 'x'));
+  CHECK(printable(std::string(101, 'x')) == std::string(100, 'x') + "...");
+  CHECK(printable(std::string(99, 'x') + "\xc3\xa9") == std::string(99, 'x') + "...");
+  const std::string key(5000, 'k');
+  CHECK(error_of([&] { parse("{\"" + key + "\": 1}").root().only({"a"}); }).size() < 200);
+  CHECK(error_of([&] { parse("{\"" + key + "\": 1, \"" + key + "\": 1}"); }).size() < 200);
 }
 
 TEST_CASE("json: integers are exact or refused") {

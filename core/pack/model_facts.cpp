@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace bolt {
 namespace {
@@ -115,7 +116,7 @@ class Checker {
     const auto bad = text.find_first_not_of(letters);
     if (bad != std::string::npos) {
       throw Error(Exit::input, fmt::format("{}: {} layer {} is '{}', expected one of {}", name_,
-                                           what, bad, text[bad], letters));
+                                           what, bad, printable(text.substr(bad, 1)), letters));
     }
   }
   void same(const char* what, std::size_t found, std::size_t expected) const {
