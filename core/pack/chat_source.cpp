@@ -4,6 +4,7 @@
 #include "core/base/file_map.h"
 #include "core/base/json.h"
 #include "core/base/sha256.h"
+#include "core/pack/file_kind.h"
 #include "core/text/template_facts.h"
 
 namespace bolt {
@@ -15,7 +16,7 @@ std::string template_text(const std::string& folder) {
   if (path_exists(own)) return read_file(own);
   const std::string config = folder + "/tokenizer_config.json";
   if (!path_exists(config)) return "";
-  const JsonDocument document = JsonDocument::load(config, {.python_numbers = true});
+  const JsonDocument document = load_json(config, {.python_numbers = true});
   const auto value = document.root().find_set("chat_template");
   if (!value) return "";
   if (value->is_string()) return std::string(value->string());
@@ -29,7 +30,7 @@ std::string template_text(const std::string& folder) {
 std::string named_token(const std::string& folder, const char* name) {
   const std::string config = folder + "/tokenizer_config.json";
   if (!path_exists(config)) return "";
-  const JsonDocument document = JsonDocument::load(config, {.python_numbers = true});
+  const JsonDocument document = load_json(config, {.python_numbers = true});
   const auto value = document.root().find_set(name);
   if (!value) return "";
   return std::string(value->is_string() ? value->string() : value->at("content").string());

@@ -11,7 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/base/printable.h"
 #include "core/pack/defaults.h"
+#include "core/pack/file_kind.h"
 
 namespace bolt {
 namespace {
@@ -102,7 +104,11 @@ class Fields {
  private:
   [[noreturn]] int missing(std::string_view ours) const {
     for (const Alias& alias : kAliases) {
-      if (alias.ours == ours) object_.at(prefix_ + std::string(*alias.theirs.begin()));
+      if (alias.ours != ours) continue;
+      for (const std::string_view theirs : alias.theirs) {
+        if (const auto null = object_.find(prefix_ + std::string(theirs))) null->fail("an integer");
+      }
+      object_.at(prefix_ + std::string(*alias.theirs.begin()));
     }
     require(false, "a field in the table of aliases");
     std::abort();
@@ -123,8 +129,9 @@ std::string pattern_of(const JsonValue& value) {
     pattern = value.string();
     const auto bad = pattern.find_first_not_of("M*-E");
     if (bad != std::string::npos) {
+      const std::string shown = printable(std::string_view(pattern).substr(bad, 1));
       throw Error(Exit::input, fmt::format("{}: layer {} is '{}', expected one of M * - E",
-                                           value.where(), bad, pattern[bad]));
+                                           value.where(), bad, shown));
     }
     return pattern;
   }
@@ -306,8 +313,7 @@ std::string model_type(const JsonValue& root, const JsonValue& text) {
       if (name.string().starts_with("NemotronH")) return "nemotron_h";
     }
   }
-  text.at("model_type");
-  return "";
+  text.at("model_type").fail("nemotron_h or nemotron_h_puzzle");
 }
 
 ModelFacts read_facts(const Fields& fields, CheckpointConfig& config) {
@@ -384,7 +390,7 @@ CheckpointConfig read(const JsonDocument& document) {
 }  // namespace
 
 CheckpointConfig read_config_file(const std::string& path) {
-  return read(JsonDocument::load(path, {.python_numbers = true}));
+  return read(load_json(path, {.python_numbers = true}));
 }
 
 CheckpointConfig read_checkpoint_config(const std::string& folder, const Tokenizer& tokenizer) {

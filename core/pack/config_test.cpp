@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/base/json.h"
 #include "core/base/output.h"
 #include "core/base/testing/caught.h"
 #include "core/pack/package_text.h"
@@ -46,6 +47,7 @@ TEST_CASE("config: a plain one gives its sizes, and its own text reads back equa
 
   ModelConfig model = config.model;
   model.n_tokens = 300;
+  model.chat_template = "none";
   const std::string text = config_json(config.facts, model);
   ModelFacts facts;
   ModelConfig again;
@@ -213,6 +215,43 @@ TEST_CASE("config: numbers out of range are refused before they are used") {
         "nothing");
   CHECK(refusal({{"n_group", "4"}, {"topk_group", "2"}, {"num_experts_per_tok", "3"}})
             .starts_with("3"));
+}
+
+TEST_CASE("config: null where a number must be is refused by its name") {
+  CHECK(refusal({{"vocab_size", "null"}}) ==
+        "3 config.json: field \"vocab_size\" is null, expected an integer");
+  CHECK(refusal({{"hidden_size", "null"}}) ==
+        "3 config.json: field \"hidden_size\" is null, expected an integer");
+  CHECK(refusal({{"model_type", "null"}, {"architectures", ""}})
+            .starts_with("3 config.json: field \"model_type\""));
+  // Every member as null is either absent, as the family has it, or refused: never our own fault.
+  const JsonDocument tiny =
+      JsonDocument::parse("tiny", tiny_config_json(TinySpec{}), {.python_numbers = true});
+  for (const auto& [name, value] : tiny.root().members()) {
+    CAPTURE(std::string(name));
+    const std::string line = refusal({{std::string(name), "null"}});
+    CHECK((line == "nothing" || line.starts_with("3 config.json")));
+  }
+}
+
+TEST_CASE("config: a layer letter that cannot be printed is escaped") {
+  CHECK(refusal({{"hybrid_override_pattern", R"("M*E-\u0000")"}}) ==
+        "3 config.json: field \"hybrid_override_pattern\": layer 4 is '\\u0000', expected one of "
+        "M * - E");
+}
+
+TEST_CASE("config: what is no JSON is named as what it looks like") {
+  const TemporaryFolder folder;
+  const auto of = [&](const std::string& text) {
+    write_file_atomically(folder / "config.json", text);
+    return testing::caught([&] { read_config_file(folder / "config.json"); });
+  };
+  CHECK(of("<!DOCTYPE html><html>").says("looks like an HTML page"));
+  CHECK(of("version https://git-lfs.github.com/spec/v1\n").says("looks like a git-lfs pointer"));
+  CHECK(of("ggjt\x03").says("looks like an old ggml file"));
+  CHECK(of("ggml").says("looks like an old ggml file"));
+  CHECK(of("lmgg").says("looks like an old ggml file"));
+  CHECK(of("nonsense").says("not valid JSON"));
 }
 
 }  // namespace

@@ -12,10 +12,12 @@
 #include "core/base/error.h"
 #include "core/base/file_map.h"
 #include "core/base/json.h"
+#include "core/base/printable.h"
 #include "core/base/sha256.h"
 #include "core/pack/binding.h"
 #include "core/pack/chat_source.h"
 #include "core/pack/draft_vocab.h"
+#include "core/pack/file_kind.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package_text.h"
 #include "core/pack/package_writer.h"
@@ -33,13 +35,21 @@ bool inside(const fs::path& inner, const fs::path& outer) {
   return at == outer.end();
 }
 
+// The path without its dots and links, as far as it exists.
+fs::path canonical_path(const std::string& path) {
+  std::error_code error;
+  const fs::path canonical = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (error) throw Error(Exit::usage, fmt::format("{}: {}", printable(path), error.message()));
+  return canonical;
+}
+
 // The target must not touch the source: replacing or filling it would destroy what is being read.
 void check_target(const ConvertOptions& options, const std::string& source_folder) {
   if (options.target.empty()) throw Error(Exit::usage, "the target's name is empty");
-  const fs::path source = fs::weakly_canonical(fs::absolute(source_folder));
+  const fs::path source = canonical_path(source_folder);
   std::string trimmed = options.target;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  const fs::path target = fs::weakly_canonical(fs::absolute(trimmed));
+  const fs::path target = canonical_path(trimmed);
   if (source == target) {
     throw Error(Exit::usage,
                 fmt::format("{}: source and target are the same folder", options.target));
@@ -54,7 +64,7 @@ void check_target(const ConvertOptions& options, const std::string& source_folde
                                          options.target, options.source));
   }
   const fs::path parent = target.parent_path();
-  if (!fs::is_directory(parent)) {
+  if (!is_folder(parent.string())) {
     throw Error(Exit::usage,
                 fmt::format("{}: its folder {} does not exist", options.target, parent.string()));
   }
@@ -133,7 +143,7 @@ std::string options_json(const ConvertOptions& options, std::uint64_t n_draft_vo
 }
 
 std::string folder_name(const std::string& folder) {
-  const fs::path path = fs::weakly_canonical(folder);
+  const fs::path path = canonical_path(folder);
   return path.filename().string();
 }
 
@@ -202,6 +212,7 @@ ConvertFacts convert(const ConvertOptions& options) {
                     ": tokenizer.json is missing; fetch it from the checkpoint's repository");
   }
   const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
+  refuse_other_kinds(checkpoint.folder + "/tokenizer.json", tokenizer);
   const auto encoder = Tokenizer::from_json(tokenizer, checkpoint.folder + "/tokenizer.json");
   CheckpointConfig config = read_checkpoint_config(checkpoint.folder, *encoder);
   config.model.name = facts.source_name = folder_name(checkpoint.folder);

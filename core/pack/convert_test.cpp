@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -417,6 +418,45 @@ TEST_CASE("convert: equal checkpoints give equal bytes, whatever the threads") {
   REQUIRE(one.package_files.size() == two.package_files.size());
   for (std::size_t i = 0; i < one.package_files.size(); ++i) {
     CHECK(one.package_files[i].sha256 == two.package_files[i].sha256);
+  }
+}
+
+TEST_CASE("convert: what stands in a checkpoint's place but is no regular file does not hang") {
+  TinySpec spec;
+  spec.n_shards = 2;
+  for (const char* name : {"config.json", "tokenizer.json", "generation_config.json",
+                           "tokenizer_config.json", "chat_template.jinja",
+                           "model.safetensors.index.json", "model-00001-of-00002.safetensors"}) {
+    CAPTURE(std::string(name));
+    const TemporaryFolder folder;
+    write_tiny_checkpoint(folder / "checkpoint", spec);
+    const std::string path = folder / "checkpoint/" + name;
+    fs::remove(path);
+    REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+    const auto error = caught([&] { convert(options_for(folder)); });
+    CHECK(error.code == Exit::input);
+    CHECK(error.says(std::string(name) + ": is a FIFO, expected a regular file"));
+  }
+}
+
+TEST_CASE("convert: a tokenizer with more ids than the model has rows is refused") {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "checkpoint", TinySpec{});
+  write_file_atomically(folder / "checkpoint/tokenizer.json", byte_tokenizer_json(301));
+  const auto error = caught([&] { convert(options_for(folder)); });
+  CHECK(error.code == Exit::input);
+  CHECK(error.says("tokenizer.json: has id 300, but config.json's vocab_size is 300"));
+}
+
+TEST_CASE("convert: names too long for the file system are one clear line") {
+  const TemporaryFolder folder;
+  write_tiny_checkpoint(folder / "checkpoint", TinySpec{});
+  ConvertOptions options = options_for(folder);
+  for (const std::size_t n : {250, 300}) {
+    options.target = folder / std::string(n, 'x');
+    const auto error = caught([&] { convert(options); });
+    CHECK(error.code == Exit::usage);
+    CHECK(error.says("File name too long"));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file_map.h"
+#include "core/pack/file_kind.h"
 #include "core/pack/model_facts.h"
 #include "core/text/tokenizer.h"
 
@@ -67,18 +68,23 @@ void read_token_ids(const JsonValue& config, ModelConfig& model) {
 
 void read_defaults(const std::string& folder, const Tokenizer& tokenizer, ModelConfig& model) {
   if (path_exists(folder + "/generation_config.json")) {
-    read_generation_config(
-        JsonDocument::load(folder + "/generation_config.json", kPythonJson).root(), model);
+    read_generation_config(load_json(folder + "/generation_config.json", kPythonJson).root(),
+                           model);
   }
   std::string bos, eos;
   if (path_exists(folder + "/tokenizer_config.json")) {
-    const JsonDocument document =
-        JsonDocument::load(folder + "/tokenizer_config.json", kPythonJson);
+    const JsonDocument document = load_json(folder + "/tokenizer_config.json", kPythonJson);
     bos = token_text(document.root(), "bos_token");
     eos = token_text(document.root(), "eos_token");
     if (const auto add = document.root().find_set("add_bos_token")) model.add_bos = add->boolean();
   }
-  model.n_tokens = std::min(tokenizer.n_tokens(), model.vocab_size);
+  model.n_tokens = tokenizer.n_tokens();
+  if (model.n_tokens > model.vocab_size) {
+    throw Error(Exit::input,
+                fmt::format("{}/tokenizer.json: has id {}, but config.json's vocab_size is {}; the "
+                            "model has no row for it",
+                            folder, model.n_tokens - 1, model.vocab_size));
+  }
   if (model.bos_id < 0 && !bos.empty()) model.bos_id = tokenizer.id_of(bos).value_or(-1);
   if (const auto id = eos.empty() ? std::nullopt : tokenizer.id_of(eos)) add_stop_id(*id, model);
   // The post-processor has the last word: what it puts before a text is what the model saw.

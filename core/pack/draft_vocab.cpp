@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file_map.h"
+#include "core/base/interrupt.h"
 #include "core/base/json.h"
 
 namespace bolt {
@@ -21,6 +22,7 @@ void count_ids(const Tokenizer& tokenizer, const std::string& path,
   const FileMap file(path);
   std::string_view rest = file.text();
   while (!rest.empty()) {
+    check_interrupt();
     std::size_t n = std::min(kPieceBytes, rest.size());
     if (n < rest.size()) {
       const std::size_t line = rest.find('\n', n);

@@ -1,8 +1,13 @@
 // Recognising wrong files and unsafe names.
 #include "core/pack/file_kind.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
+
+#include "core/base/error.h"
+#include "core/base/file_map.h"
 
 namespace bolt {
 
@@ -12,9 +17,11 @@ std::string_view looks_like(std::span<const std::byte> start) {
   const auto begins = [&](std::string_view magic) { return text.starts_with(magic); };
   if (begins("GGUF")) return "a GGUF file";
   if (begins("FUGG")) return "a big-endian GGUF file";
-  // Old containers of ggml, as little-endian words.
-  if (begins("tjgg") || begins("lmgg") || begins("fmgg") || begins("algg"))
-    return "an old ggml file";
+  // Old containers of ggml: magic words of either byte order.
+  for (const std::string_view magic : {"ggjt", "ggml", "ggmf", "ggla"}) {
+    if (begins(magic) || begins(std::string(magic.rbegin(), magic.rend())))
+      return "an old ggml file";
+  }
   if (begins("version https://git-lfs")) {
     return "a git-lfs pointer (fetch the file itself with `git lfs pull`)";
   }
@@ -54,6 +61,21 @@ std::string_view path_fault(std::string_view path) {
     begin = end + 1;
   }
   return "";
+}
+
+void refuse_other_kinds(const std::string& path, std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos || text[first] == '{' || text[first] == '[') return;
+  const std::string_view kind = looks_like(std::as_bytes(std::span(text)));
+  if (!kind.empty()) {
+    throw Error(Exit::input, fmt::format("{}: looks like {}, expected JSON", path, kind));
+  }
+}
+
+JsonDocument load_json(const std::string& path, const JsonOptions& options) {
+  const std::string text = read_file(path);
+  refuse_other_kinds(path, text);
+  return JsonDocument::parse(path, text, options);
 }
 
 }  // namespace bolt

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/base/printable.h"
 #include "core/pack/file_kind.h"
 
 namespace bolt {
@@ -37,6 +38,19 @@ bool tensor_bytes(const std::vector<std::int64_t>& shape, int element_bytes, std
   }
   if (zero) bytes = 0;
   return true;
+}
+
+// Names come from strangers and stand in every message about their tensor.
+void check_tensor_name(const std::string& path, std::string_view name) {
+  constexpr std::size_t kNameBytesMax = 256;
+  const bool control = std::any_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  if (!control && name.size() <= kNameBytesMax) return;
+  fail(path, fmt::format("tensor {} has {}", printable(name),
+                         control ? "a control character in its name"
+                                 : fmt::format("a name of {} bytes, expected at most {}",
+                                               name.size(), kNameBytesMax)));
 }
 
 std::string header_text(const std::string& path, const FileDescriptor& descriptor,
@@ -78,7 +92,7 @@ Tensor read_entry(const std::string& path, std::string_view name, const JsonValu
   const auto refuse = [&](const std::string& problem) {
     fail(path, fmt::format("tensor {}: {}", name, problem));
   };
-  if (element == 0) refuse(fmt::format("dtype {} is not known", json_quote(tensor.dtype)));
+  if (element == 0) refuse(fmt::format("dtype \"{}\" is not known", printable(tensor.dtype)));
   for (const JsonValue& n : entry.at("shape").items()) {
     tensor.shape.push_back(n.integer(0, std::int64_t{1} << 62));
   }
@@ -173,9 +187,12 @@ void check_absent(Checkpoint& checkpoint, const std::string& index,
 }
 
 void open_indexed(Checkpoint& checkpoint, const std::string& index, bool without_mtp) {
-  const JsonDocument document = JsonDocument::load(index);
+  // metadata.total_size is not asked: tools that merge, quantise or strip checkpoints leave stale
+  // ones behind, no loader minds, and every byte is accounted for by the headers below anyway.
+  const JsonDocument document = load_json(index);
   std::map<std::string, std::vector<std::string>> shards, missing;
   for (const auto& [name, shard] : document.root().at("weight_map").members()) {
+    check_tensor_name(index, name);
     const std::string_view fault = path_fault(shard.string());
     if (!fault.empty()) {
       throw Error(Exit::input,
@@ -218,7 +235,10 @@ void open_indexed(Checkpoint& checkpoint, const std::string& index, bool without
 // The one .safetensors file of a folder without an index, or what the folder holds instead.
 std::string only_file(const std::string& folder) {
   std::vector<std::string> names, others;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error) fail(folder, "cannot list the folder: " + error.message());
+  for (const auto& entry : entries) {
     const std::string name = entry.path().filename().string();
     if (name.ends_with(".safetensors")) names.push_back(name);
     if (name.ends_with(".gguf") || name.ends_with(".bin") || name.ends_with(".pth") ||
@@ -280,6 +300,7 @@ std::vector<Tensor> read_safetensors_header(const std::string& path,
   std::vector<Tensor> tensors;
   for (const auto& [name, entry] : header.root().members()) {
     if (name == "__metadata__") continue;
+    check_tensor_name(path, name);
     entry.only({"dtype", "shape", "data_offsets"});
     tensors.push_back(read_entry(path, name, entry, data_start, file_bytes - data_start));
     tensors.back().file = file;

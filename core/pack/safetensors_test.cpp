@@ -214,5 +214,20 @@ TEST_CASE("safetensors: folders without one are told apart") {
   CHECK(caught(open).says("is a folder, expected a regular file"));
 }
 
+TEST_CASE("safetensors: names that would break or flood an error line are refused") {
+  const TemporaryFolder folder;
+  const auto of = [&](const std::string& name) {
+    write_raw_safetensors(
+        folder / "f.safetensors",
+        "{" + json_quote(name) + ": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [0, 1]}}",
+        "x");
+    return caught([&] { open_checkpoint(folder / "f.safetensors", false); });
+  };
+  CHECK(of(std::string(256, 'n')).line == "");
+  CHECK(of(std::string(257, 'n')).says("a name of 257 bytes, expected at most 256"));
+  CHECK(of(std::string(100000, 'n')).line.size() < 300);
+  CHECK(of("a\nbolt: all is well").says("tensor a\\nbolt: all is well has a control character"));
+}
+
 }  // namespace
 }  // namespace bolt
