@@ -23,6 +23,7 @@
 #include "core/text/tokenizer.h"
 #include "receipts/build_facts.h"
 #include "receipts/digest.h"
+#include "receipts/status.h"
 #include "receipts/write.h"
 
 namespace bolt {
@@ -69,8 +70,8 @@ receipts::ConversionFacts receipt_facts(const ConvertCommand& command, const Con
 }
 
 // The receipt in its folder, and its bytes beside the package as NAME.bolt.jsonl.
-std::string write_receipts(const ConvertCommand& command, const ConvertFacts& done,
-                           const receipts::Where& where, std::int64_t total_ns) {
+std::string write_both(const ConvertCommand& command, const ConvertFacts& done,
+                       const receipts::Where& where, std::int64_t total_ns) {
   receipts::ConversionFacts facts = receipt_facts(command, done, total_ns);
   const receipts::Written written = receipts::write_conversion(facts, where);
   if (is_regular_file(written.path)) {
@@ -78,6 +79,23 @@ std::string write_receipts(const ConvertCommand& command, const ConvertFacts& do
                           /*replace=*/true, 0600);
   }
   return written.path;
+}
+
+// The package has its name by now, so a receipt that fails must say what stands there.
+std::string write_receipts(const ConvertCommand& command, const ConvertFacts& done,
+                           const receipts::Where& where, std::int64_t total_ns) {
+  const auto described = [&](Exit code, const char* problem) {
+    return Error(code, fmt::format("{}: the package is whole, but its receipt could not be "
+                                   "written: {}",
+                                   done.target, problem));
+  };
+  try {
+    return write_both(command, done, where, total_ns);
+  } catch (const receipts::Failure& failure) {
+    throw described(static_cast<Exit>(failure.status), failure.what());
+  } catch (const Error& error) {
+    throw described(error.code, error.what());
+  }
 }
 
 std::string megabytes(std::uint64_t bytes) {
@@ -225,7 +243,7 @@ void add_convert(CLI::App& app, Action& action) {
       "The package appears under its name only once it is whole, verified and on the disk.\n"
       "Its receipt lies in the receipts folder and beside the package as NAME.bolt.jsonl.\n"
       "Exit status: 0 converted, 2 usage, 3 not a whole Nemotron-H checkpoint, 6 disk or "
-      "verification,\n130 interrupted; nothing is left at DST then.");
+      "verification,\n130 interrupted; nothing is left at DST then, nor a receipt.");
   sub->callback([command, &action] { action = [command] { return run_convert(*command); }; });
 }
 
