@@ -1,6 +1,7 @@
-// Integer attention (arithmetic.md §7). `put_rows` quantises and writes keys; `attend_tiles` computes a
-// unit (a tile, or a span of eight) for some heads of one kv head; `merge_units` folds units in order.
-// Dots are exact in int32 (dp4a), so their order is free; everything else is in the contract's order.
+// Integer attention (arithmetic.md §7). `put_rows` quantises and writes keys; `attend_tiles`
+// computes a unit (a tile, or a span of eight) for some heads of one kv head; `merge_units` folds
+// units in order. Dots are exact in int32 (dp4a), so their order is free; everything else is in the
+// contract's order.
 #include <algorithm>
 
 #include "cuda/attention.cuh"
@@ -10,9 +11,13 @@
 namespace bolt::cuda {
 namespace {
 
-BOLT_DEV float power_of_two(int e) { return __uint_as_float(static_cast<std::uint32_t>(e + 127) << 23); }
+BOLT_DEV float power_of_two(int e) {
+  return __uint_as_float(static_cast<std::uint32_t>(e + 127) << 23);
+}
 // 2^d for whole d <= 0; 0 below 2^-126.
-BOLT_DEV float power_down(float d) { return d < -126.0f ? 0.0f : power_of_two(static_cast<int>(d)); }
+BOLT_DEV float power_down(float d) {
+  return d < -126.0f ? 0.0f : power_of_two(static_cast<int>(d));
+}
 
 // u8 x s8 dot.
 BOLT_DEV int dot_us(std::uint32_t a, std::uint32_t b, int c) {
@@ -122,8 +127,8 @@ __global__ void __launch_bounds__(128) put_rows(AttentionArgs a, int items, int 
   }
 }
 
-// Grid (kv heads * blocks of HB heads, rows, units), 128 threads: thread j is key j of the tile, then
-// dims j, j + 128. W: words of a key's codes kept in registers.
+// Grid (kv heads * blocks of HB heads, rows, units), 128 threads: thread j is key j of the tile,
+// then dims j, j + 128. W: words of a key's codes kept in registers.
 template <int W, int HB>
 __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
   __shared__ std::uint32_t q_codes[HB][2][W];
@@ -143,7 +148,8 @@ __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
   const int row = a.row0 + blockIdx.y, unit = blockIdx.z;
   const RowPlace place = place_of(a.batch, row);
   // A padding row reads what is there: up to the segment's last live position.
-  const int position = min(place.position, place.segment->first_position + place.segment->n_live - 1);
+  const int position =
+      min(place.position, place.segment->first_position + place.segment->n_live - 1);
   const int first_tile = unit * a.tiles_a_unit;
   const int last_tile = min(first_tile + a.tiles_a_unit, position / kPageKeys + 1);
   if (first_tile >= last_tile) return;
@@ -153,10 +159,12 @@ __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
   for (int i = j; i < n_heads * 2 * W; i += 128) {
     const int h = i / (2 * W), plane = (i / W) & 1, word = i % W;
     q_codes[h][plane][word] =
-        word < words ? a.q_codes[((static_cast<std::int64_t>(row) * a.n_heads + first_head + h) * 2 + plane) *
-                                     words +
-                                 word]
-                     : 0;
+        word < words
+            ? a.q_codes[((static_cast<std::int64_t>(row) * a.n_heads + first_head + h) * 2 +
+                         plane) *
+                            words +
+                        word]
+            : 0;
   }
   if (j < n_heads) q_scale[j] = a.q_scale[row * a.n_heads + first_head + j];
   __syncthreads();
@@ -164,10 +172,10 @@ __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
   float M[HB], L[HB], O[kDimPasses][HB];
   for (int tile = first_tile; tile < last_tile; ++tile) {
     const std::uint32_t* page =
-        a.pages + (static_cast<std::int64_t>(a.batch.pages[place.segment->first_page + tile]) *
-                       a.n_kv_heads +
-                   kv_head) *
-                      (a.layout.bytes() / 4);
+        a.pages +
+        (static_cast<std::int64_t>(a.batch.pages[place.segment->first_page + tile]) * a.n_kv_heads +
+         kv_head) *
+            (a.layout.bytes() / 4);
     const bool visible = tile * kPageKeys + j <= position;
     float u[HB];
     {
@@ -204,7 +212,8 @@ __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
 #pragma unroll
     for (int h = 0; h < HB; ++h) {
       if (h < n_heads) {
-        const float m = ceilf(fmaxf(fmaxf(maxima[h][0], maxima[h][1]), fmaxf(maxima[h][2], maxima[h][3])));
+        const float m =
+            ceilf(fmaxf(fmaxf(maxima[h][0], maxima[h][1]), fmaxf(maxima[h][2], maxima[h][3])));
         m_tile[h] = m;
         if (j == 0 && !(fabsf(m) < 2097152.0f)) a.batch.marked[row] = 1;
         const float p = visible ? exp2_below(u[h], m) : 0.0f;
@@ -287,10 +296,11 @@ __global__ void __launch_bounds__(128) attend_tiles(AttentionArgs a) {
 #pragma unroll
   for (int h = 0; h < HB; ++h) {
     if (h < n_heads) {
-      float* out = a.partial + ((static_cast<std::int64_t>(blockIdx.y) * a.n_heads + first_head + h) *
-                                    a.max_units +
-                                unit) *
-                                   (a.head_dim + 2);
+      float* out =
+          a.partial +
+          ((static_cast<std::int64_t>(blockIdx.y) * a.n_heads + first_head + h) * a.max_units +
+           unit) *
+              (a.head_dim + 2);
       if (j == 0) {
         out[0] = M[h];
         out[1] = L[h];
@@ -325,7 +335,8 @@ __global__ void __launch_bounds__(256) merge_units(AttentionArgs a) {
   const int head = blockIdx.x, row = a.row0 + blockIdx.y, dim = threadIdx.x;
   if (dim >= a.head_dim) return;
   const RowPlace place = place_of(a.batch, row);
-  const int position = min(place.position, place.segment->first_position + place.segment->n_live - 1);
+  const int position =
+      min(place.position, place.segment->first_position + place.segment->n_live - 1);
   const int n_tiles_row = position / kPageKeys + 1;
   const int n_units = (n_tiles_row + a.tiles_a_unit - 1) / a.tiles_a_unit;
   const int units_a_span = kSpanTiles / a.tiles_a_unit;
@@ -353,7 +364,8 @@ void launch_tiles(const AttentionArgs& a, int n, cudaStream_t stream) {
 
 template <int W>
 void launch_heads(const AttentionArgs& a, int n, cudaStream_t stream) {
-  // Few rows: more blocks, so that short contexts fill the device. Many: a tile is read for more heads.
+  // Few rows: more blocks, so that short contexts fill the device. Many: a tile is read for more
+  // heads.
   const int group = a.n_heads / a.n_kv_heads;
   if (n <= 2 || group < 4) return launch_tiles<W, 2>(a, n, stream);
   if (n <= 8 || group < 8) return launch_tiles<W, 4>(a, n, stream);

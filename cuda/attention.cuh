@@ -39,10 +39,10 @@ struct AttentionArgs {
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;
   float* y = nullptr;
   std::int64_t y_stride = 0;
-  std::uint32_t* pages = nullptr;     // [page][kv head][layout words]
-  std::uint32_t* q_codes = nullptr;   // [row][head][plane][words]
-  float* q_scale = nullptr;           // [row][head], c * 2^(eq + 8)
-  float* partial = nullptr;           // [row - row0][head][unit][head_dim + 2]: m, l, o
+  std::uint32_t* pages = nullptr;    // [page][kv head][layout words]
+  std::uint32_t* q_codes = nullptr;  // [row][head][plane][words]
+  float* q_scale = nullptr;          // [row][head], c * 2^(eq + 8)
+  float* partial = nullptr;          // [row - row0][head][unit][head_dim + 2]: m, l, o
   int tiles_a_unit = 1, max_units = 0, row0 = 0;
 };
 

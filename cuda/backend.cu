@@ -1,12 +1,12 @@
-// Opening a GPU: what the driver offers, refusals that say what to do, and the upload of the weights.
-#include "core/engine/backend.h"
-
+// Opening a GPU: what the driver offers, refusals that say what to do, and the upload of the
+// weights.
 #include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
 
 #include "core/base/error.h"
+#include "core/engine/backend.h"
 #include "cuda/check.h"
 #include "cuda/ops.h"
 
@@ -17,7 +17,9 @@ namespace {
 constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 constexpr int kOldestArch = 80;
 
-std::string arch_name(const cudaDeviceProp& p) { return "sm_" + std::to_string(p.major * 10 + p.minor); }
+std::string arch_name(const cudaDeviceProp& p) {
+  return "sm_" + std::to_string(p.major * 10 + p.minor);
+}
 
 double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
 
@@ -49,7 +51,8 @@ class Uploader {
       const std::size_t n = std::min<std::uint64_t>(kUploadBytes, bytes - done);
       check(cudaEventSynchronize(b.sent), "uploading weights");
       std::memcpy(b.memory.get(), from + done, n);
-      check(cudaMemcpyAsync(to + done, b.memory.get(), n, cudaMemcpyHostToDevice, stream_), "uploading weights");
+      check(cudaMemcpyAsync(to + done, b.memory.get(), n, cudaMemcpyHostToDevice, stream_),
+            "uploading weights");
       check(cudaEventRecord(b.sent, stream_), "uploading weights");
     }
   }
@@ -67,7 +70,8 @@ class Uploader {
 void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
   const auto mixer = [&](Mixer& m) {
     if (auto* a = std::get_if<Mamba2>(&m)) {
-      for (Weight* w : {&a->in_proj, &a->conv_w, &a->conv_b, &a->A, &a->D, &a->dt_bias, &a->gate_norm, &a->out_proj}) {
+      for (Weight* w : {&a->in_proj, &a->conv_w, &a->conv_b, &a->A, &a->D, &a->dt_bias,
+                        &a->gate_norm, &a->out_proj}) {
         visit(*w);
       }
     } else if (auto* b = std::get_if<Attention>(&m)) {
@@ -75,8 +79,8 @@ void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
     } else if (auto* c = std::get_if<Mlp>(&m)) {
       for (Weight* w : {&c->up_proj, &c->down_proj}) visit(*w);
     } else if (auto* d = std::get_if<Moe>(&m)) {
-      for (Weight* w : {&d->router, &d->router_bias, &d->experts_up, &d->experts_down, &d->shared_up,
-                        &d->shared_down, &d->latent_down, &d->latent_up}) {
+      for (Weight* w : {&d->router, &d->router_bias, &d->experts_up, &d->experts_down,
+                        &d->shared_up, &d->shared_down, &d->latent_down, &d->latent_up}) {
         visit(*w);
       }
     }
@@ -108,13 +112,15 @@ Graph CudaOps::place(const Graph& host) {
   for_each_weight(graph, [&](Weight& w) {
     if (!w.present()) return;
     needed += aligned(w.bytes);
-    if (w.gains != nullptr) needed += aligned(static_cast<std::size_t>(w.n_matrices) * sizeof(float));
+    if (w.gains != nullptr)
+      needed += aligned(static_cast<std::size_t>(w.n_matrices) * sizeof(float));
   });
   const std::uint64_t free = free_bytes();
   if (needed > free) {
-    throw Error(Exit::fault, "cuda: the weights need " + gib_text(needed) + ", the GPU has " + gib_text(free) +
-                                 " free; use a smaller package (bolt convert --quant), free the GPU, or "
-                                 "--device cpu");
+    throw Error(Exit::fault,
+                "cuda: the weights need " + gib_text(needed) + ", the GPU has " + gib_text(free) +
+                    " free; use a smaller package (bolt convert --quant), free the GPU, or "
+                    "--device cpu");
   }
   memory_.push_back(device_alloc<std::byte>(needed, "weights"));
   std::byte* next = memory_.back().get();
@@ -133,8 +139,9 @@ Graph CudaOps::place(const Graph& host) {
     if (!w.present()) return;
     w.data = put(w.data, w.bytes);
     if (w.gains == nullptr) return;
-    w.gains = reinterpret_cast<const float*>(put(reinterpret_cast<const std::byte*>(w.gains),
-                                                 static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
+    w.gains = reinterpret_cast<const float*>(
+        put(reinterpret_cast<const std::byte*>(w.gains),
+            static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
   });
   check(cudaStreamSynchronize(stream_), "uploading weights");
   return graph;
@@ -151,9 +158,10 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
     if (why != nullptr) {
-      *why = status == cudaErrorInsufficientDriver ? "the NVIDIA driver is missing or too old for this build"
-             : status == cudaErrorNoDevice        ? "no NVIDIA GPU is visible"
-                                                  : cudaGetErrorString(status);
+      *why = status == cudaErrorInsufficientDriver
+                 ? "the NVIDIA driver is missing or too old for this build"
+             : status == cudaErrorNoDevice ? "no NVIDIA GPU is visible"
+                                           : cudaGetErrorString(status);
     }
     return devices;
   }
@@ -169,8 +177,9 @@ Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
   std::string why;
   const std::vector<CudaDevice> devices = cuda_devices(&why);
   if (devices.empty()) {
-    throw Error(Exit::fault, "--device cuda: " + (why.empty() ? std::string("no GPU is visible") : why) +
-                                 "; use --device cpu");
+    throw Error(Exit::fault,
+                "--device cuda: " + (why.empty() ? std::string("no GPU is visible") : why) +
+                    "; use --device cpu");
   }
   if (ordinal >= static_cast<int>(devices.size())) {
     throw Error(Exit::usage, "--device cuda:" + std::to_string(ordinal) + ": there are " +

@@ -1,5 +1,5 @@
-// A call's rows as kernels see them: fixed device addresses, so that a captured graph can be replayed
-// with other contents (ops.cu copies them in begin()).
+// A call's rows as kernels see them: fixed device addresses, so that a captured graph can be
+// replayed with other contents (ops.cu copies them in begin()).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct BatchView {
   const int* row_segment = nullptr;  // [max_rows]
   const SegmentView* segments = nullptr;
   const int* pages = nullptr;
-  std::uint8_t* marked = nullptr;    // [max_rows]
+  std::uint8_t* marked = nullptr;  // [max_rows]
 };
 
 #ifdef __CUDACC__

@@ -48,7 +48,8 @@ BOLT_DEV void let_next_kernel_start() {
 #endif
 }
 
-// d += A B for int8 A [16, 32] and B [32, 8]: rows g and g + 8, columns 2t and 2t + 1 of lane 4g + t.
+// d += A B for int8 A [16, 32] and B [32, 8]: rows g and g + 8, columns 2t and 2t + 1 of lane 4g +
+// t.
 BOLT_DEV void mma_s8_k32(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                          std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -71,11 +72,12 @@ BOLT_DEV std::uint32_t prmt_raw(std::uint32_t a, std::uint32_t b, std::uint32_t 
   return d;
 }
 
-// Eight e2m1 codes (nibble p = slot p, never -0) to twice their values as int8: slots 0..3 in `low`,
-// 4..7 in `high`. A selector nibble with its top bit set replicates a sign bit, which is 0 in both
-// tables: so each table yields v + 12 for its own sign and 0 for the other.
+// Eight e2m1 codes (nibble p = slot p, never -0) to twice their values as int8: slots 0..3 in
+// `low`, 4..7 in `high`. A selector nibble with its top bit set replicates a sign bit, which is 0
+// in both tables: so each table yields v + 12 for its own sign and 0 for the other.
 BOLT_DEV void e2m1_to_s8(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
-  constexpr std::uint32_t kPositive0 = 0x0f0e0d0cu, kPositive1 = 0x18141210u;  // 12 + 0,1,2,3,4,6,8,12
+  constexpr std::uint32_t kPositive0 = 0x0f0e0d0cu,
+                          kPositive1 = 0x18141210u;  // 12 + 0,1,2,3,4,6,8,12
   constexpr std::uint32_t kNegative0 = 0x090a0b0cu, kNegative1 = 0x00040608u;  // 12 - the same
   const std::uint32_t flipped = codes ^ 0x88888888u;
   const std::uint32_t u0 =

@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
   wait_for_earlier_kernels();
   for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x) count[e] = next[e] = 0;
   __syncthreads();
-  for (int pair = threadIdx.x; pair < a.n_pairs; pair += blockDim.x) atomicAdd(&count[a.choice[pair]], 1);
+  for (int pair = threadIdx.x; pair < a.n_pairs; pair += blockDim.x)
+    atomicAdd(&count[a.choice[pair]], 1);
   __syncthreads();
   // Exclusive sum of the slots of each expert, by one warp.
   if (threadIdx.x < 32) {

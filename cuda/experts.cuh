@@ -1,5 +1,5 @@
-// Routed experts on the device (arithmetic.md §8): routing, the slots that gather rows by expert, and
-// the weighted sum.
+// Routed experts on the device (arithmetic.md §8): routing, the slots that gather rows by expert,
+// and the weighted sum.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,8 +17,8 @@ struct RouteArgs {
   const float* logits = nullptr;
   std::int64_t logits_stride = 0;
   const float* bias = nullptr;
-  int* choice = nullptr;     // [n_rows][top_k]
-  float* weight = nullptr;   // [n_rows][top_k]
+  int* choice = nullptr;    // [n_rows][top_k]
+  float* weight = nullptr;  // [n_rows][top_k]
   std::uint8_t* marked = nullptr;
 };
 
@@ -28,11 +28,12 @@ struct SlotArgs {
   const int* choice = nullptr;
   int* n_slots = nullptr;
   int* slot_expert = nullptr;  // [max_slots]
-  int* in_row = nullptr;       // [max_slots * slot_rows]: the call's row; an empty place has its slot's first
-  int* in_place = nullptr;     // the place itself; an empty place has its slot's first
-  int* out_place = nullptr;    // the place itself, -1 if empty
-  int* mark_row = nullptr;     // the call's row, -1 if empty
-  int* pair_place = nullptr;   // [n_pairs]: where each (row, choice) went
+  int* in_row =
+      nullptr;  // [max_slots * slot_rows]: the call's row; an empty place has its slot's first
+  int* in_place = nullptr;    // the place itself; an empty place has its slot's first
+  int* out_place = nullptr;   // the place itself, -1 if empty
+  int* mark_row = nullptr;    // the call's row, -1 if empty
+  int* pair_place = nullptr;  // [n_pairs]: where each (row, choice) went
 };
 
 struct CombineArgs {

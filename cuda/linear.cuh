@@ -45,8 +45,8 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
 
 #ifdef __CUDACC__
 // What every linear kernel does with a finished sum (before the gain).
-__device__ __forceinline__ void finish_sum(const LinearArgs& a, float total, float gain, bool gained,
-                                           int out_row, int mark_row, int n) {
+__device__ __forceinline__ void finish_sum(const LinearArgs& a, float total, float gain,
+                                           bool gained, int out_row, int mark_row, int n) {
   float y = gained ? mul_rn(total, gain) : total;
   if (!finite(y)) a.marked[mark_row] = 1;
   float* place = a.y + static_cast<std::int64_t>(out_row) * a.y_stride + n;

@@ -1,9 +1,9 @@
 // Integer linear layers for many rows, on the int8 tensor cores. A block owns a tile of 32 outputs
-// and up to 8 * NN rows; warp w sums segments w, w + n_warps, ...: in each round every warp sums one
-// segment, and the sums of a round are added in ascending order (arithmetic.md §4).
+// and up to 8 * NN rows; warp w sums segments w, w + n_warps, ...: in each round every warp sums
+// one segment, and the sums of a round are added in ascending order (arithmetic.md §4).
 //
-// Inside a warp, lane 4g + t holds outputs 4g..4g+3 of the tile for rows 2t, 2t + 1 of each block of
-// eight; the packed layout gives it its four outputs' codes in one 16-byte load.
+// Inside a warp, lane 4g + t holds outputs 4g..4g+3 of the tile for rows 2t, 2t + 1 of each block
+// of eight; the packed layout gives it its four outputs' codes in one 16-byte load.
 #include <algorithm>
 
 #include "cuda/launch.cuh"
@@ -88,8 +88,8 @@ struct Fragment<Format::nvfp4> {
         mma_s8_k16(d1, half1[0], half1[1], b[n].y);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float term = fma_rn(__int2float_rn(d1[i]), s1[i >> 1],
-                                    mul_rn(__int2float_rn(d0[i]), s0[i >> 1]));
+          const float term =
+              fma_rn(__int2float_rn(d1[i]), s1[i >> 1], mul_rn(__int2float_rn(d0[i]), s0[i >> 1]));
           float& c = acc[n][2 * m + (i >> 1)][i & 1];
           c = fma_rn(term, sa[n][i & 1], c);
         }

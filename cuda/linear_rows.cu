@@ -1,6 +1,6 @@
 // Linear layers for few rows: one pass over the weights, bound by memory. A block owns a tile of 32
-// outputs and up to R rows; warp w sums segments w, w + n_warps, ...; lane l is output l of the tile.
-// Segment sums meet in shared memory and are added in ascending order (arithmetic.md §4).
+// outputs and up to R rows; warp w sums segments w, w + n_warps, ...; lane l is output l of the
+// tile. Segment sums meet in shared memory and are added in ascending order (arithmetic.md §4).
 #include <algorithm>
 
 #include "cuda/launch.cuh"
@@ -29,7 +29,8 @@ struct Block<Format::q8> {
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane) {
 #pragma unroll
-      for (int t = 0; t < 4; ++t) w[plane * 4 + t] = load_stream(words + plane * 128 + word_index(t, lane));
+      for (int t = 0; t < 4; ++t)
+        w[plane * 4 + t] = load_stream(words + plane * 128 + word_index(t, lane));
     }
     scale_bits = __ldg(reinterpret_cast<const unsigned short*>(block + 1024) + lane);
   }
@@ -167,7 +168,8 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_rows(LinearArgs a) {
       Block<F> b[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (g0 + u < count) b[u].load(blocks + static_cast<std::int64_t>(first + g0 + u) * kBlockBytes, lane);
+        if (g0 + u < count)
+          b[u].load(blocks + static_cast<std::int64_t>(first + g0 + u) * kBlockBytes, lane);
       }
       if (!waited) {  // the weights are on their way; the rows come from the kernel before
         wait_for_earlier_kernels();
@@ -216,9 +218,9 @@ BOLT_DEV float2 float_pair(const std::uint8_t* block, int i, int t, int lane) {
   }
 }
 
-// As integer_rows; shared f32 [n_segments][4 chains][R][32]. x is read as it lies: K a multiple of 32
-// or the tail guarded. Padding columns have weight 0 and x 0, and are not added: a chain ends where
-// its columns do.
+// As integer_rows; shared f32 [n_segments][4 chains][R][32]. x is read as it lies: K a multiple of
+// 32 or the tail guarded. Padding columns have weight 0 and x 0, and are not added: a chain ends
+// where its columns do.
 template <Format F, int R, bool Slots>
 __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
   extern __shared__ float sums[];
@@ -282,7 +284,8 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
     row_of<R, Slots>(a, blockIdx.y, i >> 5, out, mark);
     if (out < 0 || n >= a.n_out) continue;
     float total = 0.0f;
-    for (int leaf = 0; leaf < n_segments * 4; ++leaf) total = add_rn(total, sums[leaf * R * 32 + i]);
+    for (int leaf = 0; leaf < n_segments * 4; ++leaf)
+      total = add_rn(total, sums[leaf * R * 32 + i]);
     finish_sum(a, total, rows.gain, rows.gained, out, mark, n);
   }
 }
@@ -309,10 +312,14 @@ template <Format F>
 void launch_format(const LinearArgs& a, cudaStream_t stream) {
   if (a.slot_expert != nullptr) {
     switch (a.slot_rows) {
-      case 1: return launch_rows<F, 1, true>(a, stream);
-      case 2: return launch_rows<F, 2, true>(a, stream);
-      case 4: return launch_rows<F, 4, true>(a, stream);
-      default: return launch_rows<F, kSlotRowsFew, true>(a, stream);
+      case 1:
+        return launch_rows<F, 1, true>(a, stream);
+      case 2:
+        return launch_rows<F, 2, true>(a, stream);
+      case 4:
+        return launch_rows<F, 4, true>(a, stream);
+      default:
+        return launch_rows<F, kSlotRowsFew, true>(a, stream);
     }
   }
   // Shared sums of float formats grow with R and K; few rows a block always fit.
@@ -328,11 +335,16 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
 
 void launch_linear_rows(const LinearArgs& args, Format format, cudaStream_t stream) {
   switch (format) {
-    case Format::q8: return launch_format<Format::q8>(args, stream);
-    case Format::nvfp4: return launch_format<Format::nvfp4>(args, stream);
-    case Format::bf16: return launch_format<Format::bf16>(args, stream);
-    case Format::f16: return launch_format<Format::f16>(args, stream);
-    case Format::f32: return launch_format<Format::f32>(args, stream);
+    case Format::q8:
+      return launch_format<Format::q8>(args, stream);
+    case Format::nvfp4:
+      return launch_format<Format::nvfp4>(args, stream);
+    case Format::bf16:
+      return launch_format<Format::bf16>(args, stream);
+    case Format::f16:
+      return launch_format<Format::f16>(args, stream);
+    case Format::f32:
+      return launch_format<Format::f32>(args, stream);
   }
 }
 

@@ -1,6 +1,6 @@
 // Mamba-2 (arithmetic.md §6) in two kernels: the causal convolution and step sizes, a channel a
-// thread; then the recurrence, token by token, with its state in registers. A window, a prompt chunk
-// and the replay of lagging rows run the same loop bodies.
+// thread; then the recurrence, token by token, with its state in registers. A window, a prompt
+// chunk and the replay of lagging rows run the same loop bodies.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/mamba.cuh"
@@ -24,13 +24,15 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
   const int last = min(first + kConvRows, segment.n_rows);
   const int begin = first == 0 ? -segment.n_lag : first;  // rows before 0 lag
   const auto scratch_row = [&](int i) {
-    return static_cast<std::int64_t>(
-        i >= 0 ? segment.first_row + i : a.lag_base + 32 * static_cast<int>(blockIdx.y) + segment.n_lag + i);
+    return static_cast<std::int64_t>(i >= 0 ? segment.first_row + i
+                                            : a.lag_base + 32 * static_cast<int>(blockIdx.y) +
+                                                  segment.n_lag + i);
   };
 
   if (channel >= a.d_conv) {
     const int head = channel - a.d_conv;
-    float* cache = a.raw_dt + static_cast<std::int64_t>(segment.slot) * kLagRowsMax * a.n_heads + head;
+    float* cache =
+        a.raw_dt + static_cast<std::int64_t>(segment.slot) * kLagRowsMax * a.n_heads + head;
     const float* fresh = a.zxbcdt + a.d_inner + a.d_conv + head;
     const auto raw = [&](int i) {
       return i >= 0 ? fresh[(segment.first_row + i) * a.zxbcdt_stride]
@@ -91,14 +93,15 @@ struct ScanRow {
       c[i] = in ? C[l + 16 * i] : 0.0f;
     }
 #pragma unroll
-    for (int j = 0; j < 2; ++j) x[j] = dim[j] < a.head_dim ? conv[head * a.head_dim + dim[j]] : 0.0f;
+    for (int j = 0; j < 2; ++j)
+      x[j] = dim[j] < a.head_dim ? conv[head * a.head_dim + dim[j]] : 0.0f;
     dt = a.dt[row * a.n_heads + head];
     decay = a.decay[row * a.n_heads + head];
   }
 };
 
-// Grid (n_heads * blocks of 32 dims, segments), 256 threads: thread 16 p + l owns dims 2p, 2p + 1 of
-// its block and the states l, l + 16, ... (the contract's sixteen readout chains).
+// Grid (n_heads * blocks of 32 dims, segments), 256 threads: thread 16 p + l owns dims 2p, 2p + 1
+// of its block and the states l, l + 16, ... (the contract's sixteen readout chains).
 template <int NI>
 __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
   let_next_kernel_start();
@@ -109,7 +112,8 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
   const int dim0 = (blockIdx.x % dim_blocks) * 32 + 2 * p;
   const int dim[2] = {dim0, dim0 + 1};
   const SegmentView segment = a.batch.segments[blockIdx.y];
-  float* state = a.h + (static_cast<std::int64_t>(segment.slot) * a.n_heads + head) * a.head_dim * a.d_state;
+  float* state =
+      a.h + (static_cast<std::int64_t>(segment.slot) * a.n_heads + head) * a.head_dim * a.d_state;
   float h[2][NI];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -121,8 +125,9 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
   }
   const float skip = a.D[head];
   const auto scratch_row = [&](int i) {
-    return static_cast<std::int64_t>(
-        i >= 0 ? segment.first_row + i : a.lag_base + 32 * static_cast<int>(blockIdx.y) + segment.n_lag + i);
+    return static_cast<std::int64_t>(i >= 0 ? segment.first_row + i
+                                            : a.lag_base + 32 * static_cast<int>(blockIdx.y) +
+                                                  segment.n_lag + i);
   };
   const auto store = [&] {
 #pragma unroll
@@ -157,7 +162,8 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
 #pragma unroll
-        for (int m = 8; m; m >>= 1) chain[j] = add_rn(chain[j], __shfl_xor_sync(kFullWarp, chain[j], m));
+        for (int m = 8; m; m >>= 1)
+          chain[j] = add_rn(chain[j], __shfl_xor_sync(kFullWarp, chain[j], m));
       }
       if (l < 2 && dim[l] < a.head_dim) {
         a.y[(segment.first_row + r) * a.y_stride + head * a.head_dim + dim[l]] =

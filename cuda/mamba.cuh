@@ -21,8 +21,8 @@ struct MambaArgs {
   std::int64_t zxbcdt_stride = 0;
   float* y = nullptr;  // readout, before the gate
   std::int64_t y_stride = 0;
-  // The cache: per slot h [n_heads, head_dim, d_state], raw conv inputs [conv_kernel - 1 + 31, d_conv]
-  // and raw step sizes [31, n_heads] of the lagging rows.
+  // The cache: per slot h [n_heads, head_dim, d_state], raw conv inputs [conv_kernel - 1 + 31,
+  // d_conv] and raw step sizes [31, n_heads] of the lagging rows.
   float *h = nullptr, *raw = nullptr, *raw_dt = nullptr;
   // Scratch of a call: row r at r, lagging row j of segment s at lag_base + 32 s + j.
   float *conv = nullptr, *dt = nullptr, *decay = nullptr;

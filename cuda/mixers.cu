@@ -1,4 +1,5 @@
-// The mixers' ops on the device: caches, scratch and launches of mamba.cu, attention.cu, experts.cu.
+// The mixers' ops on the device: caches, scratch and launches of mamba.cu, attention.cu,
+// experts.cu.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -55,7 +56,8 @@ class CudaMambaCache final : public MambaCache {
 
  private:
   std::uint64_t h_bytes() const {
-    return static_cast<std::uint64_t>(node_.d_inner()) * static_cast<std::uint64_t>(node_.d_state) * 4;
+    return static_cast<std::uint64_t>(node_.d_inner()) * static_cast<std::uint64_t>(node_.d_state) *
+           4;
   }
   std::uint64_t raw_bytes() const {
     return static_cast<std::uint64_t>(node_.conv_kernel - 1 + kLagRowsMax) *
@@ -65,7 +67,8 @@ class CudaMambaCache final : public MambaCache {
     return static_cast<std::uint64_t>(kLagRowsMax) * static_cast<std::uint64_t>(node_.n_heads) * 4;
   }
   void clear(float* base, std::uint64_t bytes, int slot) {
-    check(cudaMemsetAsync(base + static_cast<std::uint64_t>(slot) * bytes / 4, 0, bytes, ops_.stream()),
+    check(cudaMemsetAsync(base + static_cast<std::uint64_t>(slot) * bytes / 4, 0, bytes,
+                          ops_.stream()),
           "resetting a slot");
   }
   void move(float* base, std::uint64_t bytes, int from, int to) {
@@ -88,11 +91,13 @@ class CudaKvCache final : public KvCache {
         ops.allocate(static_cast<std::uint64_t>(n_pages) * page_bytes(), "keys and values"));
   }
   std::uint64_t page_bytes() const override {
-    return static_cast<std::uint64_t>(node_.n_kv_heads) * static_cast<std::uint64_t>(layout.bytes());
+    return static_cast<std::uint64_t>(node_.n_kv_heads) *
+           static_cast<std::uint64_t>(layout.bytes());
   }
   void read(int page, int n_keys, std::vector<std::byte>& bytes) const override {
     std::vector<float> copy(page_bytes() / 4);
-    ops_.read(reinterpret_cast<const float*>(pages) + static_cast<std::size_t>(page) * copy.size(), copy);
+    ops_.read(reinterpret_cast<const float*>(pages) + static_cast<std::size_t>(page) * copy.size(),
+              copy);
     const auto* words = reinterpret_cast<const std::uint32_t*>(copy.data());
     bytes.clear();
     const auto append = [&](const auto& value) {
@@ -105,8 +110,8 @@ class CudaKvCache final : public KvCache {
         for (int key = 0; key < n_keys; ++key) {
           for (int d = 0; d < node_.head_dim; ++d) {
             const auto code = [&](int plane) {
-              const std::uint32_t word =
-                  is_key ? base[layout.k_word(plane, d / 4, key)] : base[layout.v_word(plane, key / 4, d)];
+              const std::uint32_t word = is_key ? base[layout.k_word(plane, d / 4, key)]
+                                                : base[layout.v_word(plane, key / 4, d)];
               return static_cast<std::int8_t>(word >> (8 * (is_key ? d % 4 : key % 4)));
             };
             append(static_cast<std::int16_t>(256 * code(0) + code(1)));
@@ -114,7 +119,8 @@ class CudaKvCache final : public KvCache {
           const std::uint32_t scale = base[layout.scale_word(is_key ? 0 : 1, key)];
           float value;
           std::memcpy(&value, &scale, 4);
-          append(is_key ? static_cast<std::int32_t>(scale >> 23) - 127 : static_cast<std::int32_t>(value));
+          append(is_key ? static_cast<std::int32_t>(scale >> 23) - 127
+                        : static_cast<std::int32_t>(value));
         }
       }
     }
@@ -172,7 +178,8 @@ void CudaOps::mamba(const Batch& batch, const Mamba2& node, float eps, MambaCach
   a.zxbcdt = zxbcdt.data, a.zxbcdt_stride = zxbcdt.stride;
   a.y = y.data, a.y_stride = y.stride;
   a.conv = mamba_conv_.as<float>(rows * static_cast<std::size_t>(a.d_conv), "conv outputs", moved_);
-  a.dt = mamba_steps_.as<float>(2 * rows * static_cast<std::size_t>(a.n_heads), "step sizes", moved_);
+  a.dt =
+      mamba_steps_.as<float>(2 * rows * static_cast<std::size_t>(a.n_heads), "step sizes", moved_);
   a.decay = a.dt + rows * static_cast<std::size_t>(a.n_heads);
   a.lag_base = zxbcdt.n_rows;
   launch_mamba(a, n_segments_, max_segment_rows_, stream_);
@@ -201,12 +208,14 @@ void CudaOps::settle(const Mamba2& node, float* h, float* raw, float* raw_dt, in
   launch_mamba(a, 1, 1, stream_);
 }
 
-void CudaOps::attention(const Batch& batch, const Attention& node, KvCache& cache, Rows<const float> q,
-                        Rows<const float> k, Rows<const float> v, Rows<float> y) {
+void CudaOps::attention(const Batch& batch, const Attention& node, KvCache& cache,
+                        Rows<const float> q, Rows<const float> k, Rows<const float> v,
+                        Rows<float> y) {
   auto& c = static_cast<CudaKvCache&>(cache);
   (void)batch;
   AttentionArgs a;
-  a.n_heads = node.n_heads, a.n_kv_heads = node.n_kv_heads, a.head_dim = node.head_dim, a.n_rows = q.n_rows;
+  a.n_heads = node.n_heads, a.n_kv_heads = node.n_kv_heads, a.head_dim = node.head_dim,
+  a.n_rows = q.n_rows;
   a.c = static_cast<float>(1.44269504088896340735992468100189214L /
                            std::sqrt(static_cast<long double>(node.head_dim)));
   a.layout = c.layout;
@@ -225,20 +234,22 @@ void CudaOps::attention(const Batch& batch, const Attention& node, KvCache& cach
   a.max_units = (max_tiles_ + a.tiles_a_unit - 1) / a.tiles_a_unit;
   const std::int64_t row_floats =
       static_cast<std::int64_t>(node.n_heads) * a.max_units * (node.head_dim + 2);
-  const int at_once = static_cast<int>(std::clamp<std::int64_t>(kPartialBytes / 4 / row_floats, 1, q.n_rows));
-  a.partial = attention_partial_.as<float>(static_cast<std::size_t>(at_once * row_floats), "attention units",
-                                           moved_);
+  const int at_once =
+      static_cast<int>(std::clamp<std::int64_t>(kPartialBytes / 4 / row_floats, 1, q.n_rows));
+  a.partial = attention_partial_.as<float>(static_cast<std::size_t>(at_once * row_floats),
+                                           "attention units", moved_);
   for (a.row0 = 0; a.row0 < q.n_rows; a.row0 += at_once) {
     launch_attend(a, std::min(at_once, q.n_rows - a.row0), stream_);
   }
 }
 
-void CudaOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache, Rows<const float> k,
-                       Rows<const float> v) {
+void CudaOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache,
+                       Rows<const float> k, Rows<const float> v) {
   auto& c = static_cast<CudaKvCache&>(cache);
   (void)batch;
   AttentionArgs a;
-  a.n_heads = node.n_heads, a.n_kv_heads = node.n_kv_heads, a.head_dim = node.head_dim, a.n_rows = k.n_rows;
+  a.n_heads = node.n_heads, a.n_kv_heads = node.n_kv_heads, a.head_dim = node.head_dim,
+  a.n_rows = k.n_rows;
   a.layout = c.layout;
   a.batch = view_;
   a.k = k.data, a.v = v.data;
@@ -247,27 +258,29 @@ void CudaOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache
   launch_put(a, false, stream_);
 }
 
-void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
-                      Rows<float> y) {
+void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> logits,
+                      const Operand& x, Rows<float> y) {
   const QuantView& rows = operand_view(x);
-  const bool integer = node.experts_up.format == Format::q8 || node.experts_up.format == Format::nvfp4;
+  const bool integer =
+      node.experts_up.format == Format::q8 || node.experts_up.format == Format::nvfp4;
   const bool hidden_integer =
       node.experts_down.format == Format::q8 || node.experts_down.format == Format::nvfp4;
   const int d_out = node.experts_down.n_rows;
   for (int first = 0; first < y.n_rows; first += kExpertRows) {
     const int n = std::min(kExpertRows, y.n_rows - first);
-    // Places a slot: as many as the rows of an expert are likely to need; more rows take more slots.
+    // Places a slot: as many as the rows of an expert are likely to need; more rows take more
+    // slots.
     const int expected = n * node.top_k / node.n_experts;
-    const int slot_rows = n == 1 ? 1
+    const int slot_rows = n == 1                                       ? 1
                           : integer && hidden_integer && expected >= 6 ? kSlotRowsMany
-                          : expected >= 2 ? 8
-                          : n > 2 && expected >= 1 ? 4
-                                                   : 2;
+                          : expected >= 2                              ? 8
+                          : n > 2 && expected >= 1                     ? 4
+                                                                       : 2;
     const int max_slots = slots_bound(n, node.top_k, node.n_experts, slot_rows);
     const auto places = static_cast<std::size_t>(max_slots) * static_cast<std::size_t>(slot_rows);
     const auto pairs = static_cast<std::size_t>(n * node.top_k);
-    int* ints = expert_ints_.as<int>(16 + static_cast<std::size_t>(max_slots) + 4 * places + 2 * pairs,
-                                     "expert slots", moved_);
+    int* ints = expert_ints_.as<int>(
+        16 + static_cast<std::size_t>(max_slots) + 4 * places + 2 * pairs, "expert slots", moved_);
     SlotArgs s;
     s.n_pairs = static_cast<int>(pairs), s.top_k = node.top_k, s.n_experts = node.n_experts;
     s.slot_rows = slot_rows, s.max_slots = max_slots;
@@ -281,8 +294,8 @@ void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> log
     int* choice = s.pair_place + pairs;
     s.choice = choice;
     const auto width = static_cast<std::size_t>(node.d_expert);
-    float* floats = expert_floats_.as<float>(pairs + places * (width + static_cast<std::size_t>(d_out)),
-                                             "expert rows", moved_);
+    float* floats = expert_floats_.as<float>(
+        pairs + places * (width + static_cast<std::size_t>(d_out)), "expert rows", moved_);
     float* hidden = floats + pairs;
     float* out = hidden + places * width;
 
@@ -329,7 +342,8 @@ void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> log
     down.slot_in = s.in_place;
     if (hidden_integer) {
       const std::size_t codes = places * static_cast<std::size_t>(down.n_groups) * 32;
-      auto* bytes = expert_codes_.as<std::int8_t>(2 * codes + codes / 8, "expert rows' codes", moved_);
+      auto* bytes =
+          expert_codes_.as<std::int8_t>(2 * codes + codes / 8, "expert rows' codes", moved_);
       QuantArgs q;
       q.x = hidden, q.x_stride = node.d_expert;
       q.n_rows = static_cast<int>(places), q.n_cols = node.d_expert;

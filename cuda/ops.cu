@@ -1,18 +1,17 @@
-// What every op on the device shares: memory, the call's rows, captured graphs; and the thin launches
-// of the row-wise ops. Mixers are mixers.cu, sampling's host side is here.
-#include "cuda/ops.h"
-
+// What every op on the device shares: memory, the call's rows, captured graphs; and the thin
+// launches of the row-wise ops. Mixers are mixers.cu, sampling's host side is here.
 #include <algorithm>
 #include <cstring>
 
 #include "cuda/linear.cuh"
+#include "cuda/ops.h"
 #include "cuda/rows.cuh"
 #include "cuda/sample.cuh"
 
 namespace bolt::cuda {
 namespace {
 
-constexpr int kCapturedRowsMax = 64;    // prompt chunks come in too many sizes to keep
+constexpr int kCapturedRowsMax = 64;  // prompt chunks come in too many sizes to keep
 constexpr std::size_t kCapturedMax = 512;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
@@ -73,7 +72,8 @@ std::uint64_t CudaOps::free_bytes() const {
 }
 
 void CudaOps::read(const float* from, std::span<float> to) {
-  check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream_), "reading");
+  check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+        "reading");
   check(cudaStreamSynchronize(stream_), "reading");
 }
 
@@ -94,7 +94,8 @@ void CudaOps::begin(const Batch& batch, std::span<const int> ids) {
 
 // One copy: ids, row_segment, segments and pages lie side by side, at offsets that depend on the
 // capacities alone, so that captured graphs keep their addresses.
-void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const int> ids, int n_rows) {
+void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const int> ids,
+                           int n_rows) {
   constexpr std::size_t kRows = 8192, kSegments = 256, kPages = 1 << 17;
   constexpr std::size_t kIds = 0, kRowSegment = kIds + kRows * sizeof(int),
                         kSegmentViews = kRowSegment + kRows * sizeof(int),
@@ -103,10 +104,10 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
   std::size_t n_pages = 0;
   for (const Segment& s : segments) n_pages += s.pages.size();
   if (static_cast<std::size_t>(n_rows) > kRows || segments.size() > kSegments || n_pages > kPages) {
-    throw Error(Exit::usage, "a call of " + std::to_string(n_rows) + " rows and " +
-                                 std::to_string(n_pages) +
-                                 " pages is larger than the device takes at once (8192 rows, 131072 "
-                                 "pages); lower --chunk or --context");
+    throw Error(Exit::usage,
+                "a call of " + std::to_string(n_rows) + " rows and " + std::to_string(n_pages) +
+                    " pages is larger than the device takes at once (8192 rows, 131072 "
+                    "pages); lower --chunk or --context");
   }
   bool moved = false;
   auto* device = batch_memory_.as<std::byte>(kBytes, "the call's rows", moved);
@@ -131,7 +132,8 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
   int last_position = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& s = segments[i];
-    views[i] = {s.first_row, s.n_rows, s.first_position, s.n_live, s.n_sure, s.n_lag, s.slot, first_page};
+    views[i] = {s.first_row, s.n_rows, s.first_position, s.n_live,
+                s.n_sure,    s.n_lag,  s.slot,           first_page};
     std::copy(s.pages.begin(), s.pages.end(), pages + first_page);
     first_page += static_cast<int>(s.pages.size());
     for (int r = 0; r < s.n_rows; ++r) row_segment[s.first_row + r] = static_cast<int>(i);
@@ -139,7 +141,8 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
     last_position = std::max(last_position, s.first_position + s.n_live - 1);
   }
   check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "uploading a call");
-  check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(std::max(n_rows, 1)), stream_), "clearing marks");
+  check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(std::max(n_rows, 1)), stream_),
+        "clearing marks");
   check(cudaEventRecord(staging.used, stream_), "recording an upload");
 
   n_rows_ = n_rows;
@@ -147,7 +150,8 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
   // Grids cover a power of two of tiles, so that a graph serves until the context doubles.
   max_tiles_ = 1;
   while (max_tiles_ < last_position / kPageKeys + 1) max_tiles_ *= 2;
-  view_ = {reinterpret_cast<const int*>(device + kIds), reinterpret_cast<const int*>(device + kRowSegment),
+  view_ = {reinterpret_cast<const int*>(device + kIds),
+           reinterpret_cast<const int*>(device + kRowSegment),
            reinterpret_cast<const SegmentView*>(device + kSegmentViews),
            reinterpret_cast<const int*>(device + kPageList), marks};
 }
@@ -204,8 +208,8 @@ void CudaOps::embed(const Weight& table, std::span<const int> ids, Rows<float> x
 
 void CudaOps::add(Rows<const float> x, Rows<float> y) { launch_add(x, y, stream_); }
 
-void CudaOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
-                       Rows<float> y) {
+void CudaOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps,
+                       int group, Rows<float> y) {
   NormArgs a;
   a.x = x.data, a.x_stride = x.stride;
   a.w = w, a.y = y.data, a.y_stride = y.stride;
@@ -216,7 +220,8 @@ void CudaOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, 
 
 void CudaOps::quantize(Rows<const float> x, bool integer, Operand& operand) {
   auto& o = static_cast<CudaOperand&>(operand);
-  o.view = {x.data, x.stride, o.slots(), o.halves(), o.scale(), (x.n_cols + kGroupCols - 1) / kGroupCols};
+  o.view = {x.data,     x.stride,  o.slots(),
+            o.halves(), o.scale(), (x.n_cols + kGroupCols - 1) / kGroupCols};
   o.n_rows = x.n_rows, o.n_cols = x.n_cols, o.integer = integer;
   if (!integer) return;
   QuantArgs a;
@@ -228,8 +233,10 @@ void CudaOps::quantize(Rows<const float> x, bool integer, Operand& operand) {
 void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
                      Rows<float> y) {
   const auto& o = static_cast<const CudaOperand&>(x);
-  require(w.layout == Layout::tiles && o.n_cols == w.n_cols && y.n_cols >= w.n_rows, "a linear's shapes agree");
-  require(o.integer || (w.format != Format::q8 && w.format != Format::nvfp4), "integer formats take quantised rows");
+  require(w.layout == Layout::tiles && o.n_cols == w.n_cols && y.n_cols >= w.n_rows,
+          "a linear's shapes agree");
+  require(o.integer || (w.format != Format::q8 && w.format != Format::nvfp4),
+          "integer formats take quantised rows");
   LinearArgs a;
   a.weights = reinterpret_cast<const std::uint8_t*>(w.data);
   a.gains = w.gains;
@@ -243,7 +250,8 @@ void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epil
 }
 
 void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs,
-                     std::span<const std::uint8_t> marked, const int* ids_of, std::span<Sampled> out) {
+                     std::span<const std::uint8_t> marked, const int* ids_of,
+                     std::span<Sampled> out) {
   const auto n = static_cast<std::size_t>(logits.n_rows);
   const std::size_t specs_bytes = aligned(n * sizeof(SampleSpec)),
                     out_bytes = aligned(n * sizeof(Sampled)), marks_bytes = host_marks_.size();
@@ -254,16 +262,19 @@ void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs
     sample_host_ = pinned_alloc<std::byte>(sample_host_bytes_, "sampling");
   }
   std::memcpy(sample_host_.get(), specs.data(), n * sizeof(SampleSpec));
-  check(cudaMemcpyAsync(device, sample_host_.get(), specs_bytes, cudaMemcpyHostToDevice, stream_), "sampling");
+  check(cudaMemcpyAsync(device, sample_host_.get(), specs_bytes, cudaMemcpyHostToDevice, stream_),
+        "sampling");
   SampleArgs a;
-  a.logits = logits.data, a.stride = logits.stride, a.n_rows = logits.n_rows, a.n_cols = logits.n_cols;
+  a.logits = logits.data, a.stride = logits.stride, a.n_rows = logits.n_rows,
+  a.n_cols = logits.n_cols;
   a.specs = reinterpret_cast<const SampleSpec*>(device);
   a.marked = view_.marked + (marked.data() - host_marks_.data());
   if (ids_of != nullptr) {
     DevicePtr<int>& table = id_tables_[ids_of];
     if (table == nullptr) {
       table = device_alloc<int>(static_cast<std::size_t>(logits.n_cols), "the draft vocabulary");
-      check(cudaMemcpyAsync(table.get(), ids_of, static_cast<std::size_t>(logits.n_cols) * sizeof(int),
+      check(cudaMemcpyAsync(table.get(), ids_of,
+                            static_cast<std::size_t>(logits.n_cols) * sizeof(int),
                             cudaMemcpyHostToDevice, stream_),
             "uploading the draft vocabulary");
     }
@@ -273,7 +284,8 @@ void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs
   launch_sample(a, stream_);
   std::byte* host_out = sample_host_.get() + specs_bytes;
   check(cudaMemcpyAsync(host_out, a.out, out_bytes, cudaMemcpyDeviceToHost, stream_), "sampling");
-  check(cudaMemcpyAsync(host_out + out_bytes, view_.marked, marks_bytes, cudaMemcpyDeviceToHost, stream_),
+  check(cudaMemcpyAsync(host_out + out_bytes, view_.marked, marks_bytes, cudaMemcpyDeviceToHost,
+                        stream_),
         "sampling");
   check(cudaStreamSynchronize(stream_), "running a call");
   std::memcpy(out.data(), host_out, n * sizeof(Sampled));
@@ -283,8 +295,8 @@ void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs
 
 void CudaOps::finish(const Batch& batch) {
   if (marks_read_) return;  // sampling brought them along
-  check(cudaMemcpyAsync(batch.marked.data(), marks(batch), batch.marked.size(), cudaMemcpyDeviceToHost,
-                        stream_),
+  check(cudaMemcpyAsync(batch.marked.data(), marks(batch), batch.marked.size(),
+                        cudaMemcpyDeviceToHost, stream_),
         "reading marks");
   check(cudaStreamSynchronize(stream_), "running a call");
 }

@@ -1,5 +1,6 @@
-// CudaOps: the device's twin of every op in core/ops/ops.h, over one stream of one GPU. Kernels are in
-// the .cu files named for their op; here is what they share: memory, the call's rows, captured graphs.
+// CudaOps: the device's twin of every op in core/ops/ops.h, over one stream of one GPU. Kernels are
+// in the .cu files named for their op; here is what they share: memory, the call's rows, captured
+// graphs.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Every op's device twin against its host twin: equal bits on made-up, extreme and planted numbers, at
-// every number of rows, five times over; and what a wrong twin would give is told apart.
+// Every op's device twin against its host twin: equal bits on made-up, extreme and planted numbers,
+// at every number of rows, five times over; and what a wrong twin would give is told apart.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,11 +25,16 @@ bool is_integer_format(Format f) { return f == Format::q8 || f == Format::nvfp4;
 
 const char* name_of(Format f) {
   switch (f) {
-    case Format::f32: return "f32";
-    case Format::bf16: return "bf16";
-    case Format::f16: return "f16";
-    case Format::q8: return "q8";
-    case Format::nvfp4: return "nvfp4";
+    case Format::f32:
+      return "f32";
+    case Format::bf16:
+      return "bf16";
+    case Format::f16:
+      return "f16";
+    case Format::q8:
+      return "q8";
+    case Format::nvfp4:
+      return "nvfp4";
   }
   return "?";
 }
@@ -96,7 +101,8 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
             g.device.finish(batch.on_device);
             CHECK(batch.host_marks == batch.device_marks);
             const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
-            CHECK_MESSAGE(differ == 0, name_of(format), " ", shape.n, "x", shape.k, " rows ", n_rows);
+            CHECK_MESSAGE(differ == 0, name_of(format), " ", shape.n, "x", shape.k, " rows ",
+                          n_rows);
           }
         }
       }
@@ -166,7 +172,8 @@ struct MambaModel {
     host.dt_bias = plain(1, n_heads, 1.0f, -1.0f);
     host.gate_norm = plain(1, host.d_inner(), 0.2f, 1.0f);
     device = host;
-    for (Weight* w : {&device.conv_w, &device.conv_b, &device.A, &device.D, &device.dt_bias, &device.gate_norm}) {
+    for (Weight* w : {&device.conv_w, &device.conv_b, &device.A, &device.D, &device.dt_bias,
+                      &device.gate_norm}) {
       *w = copies.put(*w);
     }
   }
@@ -179,10 +186,15 @@ TEST_CASE("mamba: windows, chunks, rejections; state read on both sides") {
   struct Shape {
     int heads, dim, state, groups, taps;
   };
-  for (const Shape s : {Shape{8, 64, 64, 2, 4}, {4, 80, 128, 1, 4}, {8, 64, 128, 8, 4}, {2, 20, 40, 2, 3}, {4, 64, 256, 2, 4}}) {
+  for (const Shape s : {Shape{8, 64, 64, 2, 4},
+                        {4, 80, 128, 1, 4},
+                        {8, 64, 128, 8, 4},
+                        {2, 20, 40, 2, 3},
+                        {4, 64, 256, 2, 4}}) {
     DeviceCopies copies;
     MambaModel model(copies, s.heads, s.dim, s.state, s.groups, s.taps);
-    const auto host_cache = g.host.mamba_cache(model.host, 2), device_cache = g.device.mamba_cache(model.device, 2);
+    const auto host_cache = g.host.mamba_cache(model.host, 2),
+               device_cache = g.device.mamba_cache(model.device, 2);
     host_cache->reset(1);
     device_cache->reset(1);
     const int width = model.host.d_in_proj();
@@ -192,15 +204,25 @@ TEST_CASE("mamba: windows, chunks, rejections; state read on both sides") {
       int rows, sure, kept;
     };
     std::uint64_t seed = 40;
-    for (const Call call : {Call{70, 70, 70}, {1, 1, 1}, {8, 1, 3}, {8, 1, 8}, {32, 1, 1}, {32, 1, 32}, {5, 2, 4}, {1, 1, 1}, {130, 130, 130}}) {
+    for (const Call call : {Call{70, 70, 70},
+                            {1, 1, 1},
+                            {8, 1, 3},
+                            {8, 1, 8},
+                            {32, 1, 1},
+                            {32, 1, 32},
+                            {5, 2, 4},
+                            {1, 1, 1},
+                            {130, 130, 130}}) {
       const BothRows in(copies, even_floats(++seed, call.rows * width, 2.0f), call.rows, width);
       const BothRows y = BothRows::poisoned(copies, call.rows, model.host.d_inner());
       Segment segment = BothBatch::whole(call.rows);
-      segment.first_position = position, segment.n_sure = call.sure, segment.n_lag = n_lag, segment.slot = 1;
+      segment.first_position = position, segment.n_sure = call.sure, segment.n_lag = n_lag,
+      segment.slot = 1;
       BothBatch batch({segment}, {{0, 1, 2, 3}});
       batch.begin(g.host, g.device);
       g.host.mamba(batch.on_host, model.host, 1e-5f, *host_cache, in.on_host, y.on_host);
-      g.device.mamba(batch.on_device, model.device, 1e-5f, *device_cache, in.on_device, y.on_device);
+      g.device.mamba(batch.on_device, model.device, 1e-5f, *device_cache, in.on_device,
+                     y.on_device);
       g.device.finish(batch.on_device);
       CHECK(batch.host_marks == batch.device_marks);
       CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0);
@@ -210,7 +232,8 @@ TEST_CASE("mamba: windows, chunks, rejections; state read on both sides") {
       host_cache->read(1, n_lag, host_state);
       device_cache->read(1, n_lag, device_state);
       CHECK(host_state.size() == device_state.size());
-      CHECK(std::memcmp(host_state.data(), device_state.data(), host_state.size() * sizeof(float)) == 0);
+      CHECK(std::memcmp(host_state.data(), device_state.data(),
+                        host_state.size() * sizeof(float)) == 0);
       if (n_lag > 0) {  // control: one row short must show
         device_cache->read(1, n_lag - 1, wrong);
         CHECK(std::memcmp(host_state.data(), wrong.data(), host_state.size() * sizeof(float)) != 0);
@@ -224,19 +247,23 @@ TEST_CASE("attention: tiles, spans, page order, every head shape") {
   struct Shape {
     int heads, kv, dim;
   };
-  for (const Shape s : {Shape{4, 1, 128}, {32, 2, 128}, {6, 3, 64}, {5, 1, 80}, {2, 2, 20}, {4, 2, 192}}) {
+  for (const Shape s :
+       {Shape{4, 1, 128}, {32, 2, 128}, {6, 3, 64}, {5, 1, 80}, {2, 2, 20}, {4, 2, 192}}) {
     Attention node;
     node.n_heads = s.heads, node.n_kv_heads = s.kv, node.head_dim = s.dim;
     constexpr int kPages = 20;
-    const auto host_cache = g.host.kv_cache(node, KvKind::i16, kPages), device_cache = g.device.kv_cache(node, KvKind::i16, kPages);
+    const auto host_cache = g.host.kv_cache(node, KvKind::i16, kPages),
+               device_cache = g.device.kv_cache(node, KvKind::i16, kPages);
     std::vector<int> pages;
     for (int i = 0; i < kPages; ++i) pages.push_back((i * 7 + 3) % kPages);
     int position = 0;
     std::uint64_t seed = 60;
     for (const int n_rows : {1, 120, 10, 32, 1, 200, 700, 8, 33}) {
       DeviceCopies copies;
-      const BothRows q(copies, even_floats(++seed, n_rows * s.heads * s.dim, 3.0f), n_rows, s.heads * s.dim);
-      const BothRows k(copies, even_floats(++seed, n_rows * s.kv * s.dim, 2.0f), n_rows, s.kv * s.dim);
+      const BothRows q(copies, even_floats(++seed, n_rows * s.heads * s.dim, 3.0f), n_rows,
+                       s.heads * s.dim);
+      const BothRows k(copies, even_floats(++seed, n_rows * s.kv * s.dim, 2.0f), n_rows,
+                       s.kv * s.dim);
       BothRows v(copies, planted_floats(++seed, n_rows * s.kv * s.dim), n_rows, s.kv * s.dim);
       const BothRows y = BothRows::poisoned(copies, n_rows, s.heads * s.dim);
       Segment segment = BothBatch::whole(n_rows);
@@ -244,12 +271,15 @@ TEST_CASE("attention: tiles, spans, page order, every head shape") {
       BothBatch batch({segment}, {pages});
       for (int repeat = 0; repeat < 2; ++repeat) {
         batch.begin(g.host, g.device);
-        g.host.attention(batch.on_host, node, *host_cache, q.on_host, k.on_host, v.on_host, y.on_host);
-        g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device, v.on_device, y.on_device);
+        g.host.attention(batch.on_host, node, *host_cache, q.on_host, k.on_host, v.on_host,
+                         y.on_host);
+        g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
+                           v.on_device, y.on_device);
         g.device.finish(batch.on_device);
         CHECK(batch.host_marks == batch.device_marks);
         const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
-        CHECK_MESSAGE(differ == 0, s.heads, "/", s.kv, " x ", s.dim, " at ", position, " rows ", n_rows);
+        CHECK_MESSAGE(differ == 0, s.heads, "/", s.kv, " x ", s.dim, " at ", position, " rows ",
+                      n_rows);
       }
       position += n_rows;
       for (int tile = 0; tile < (position + kPageKeys - 1) / kPageKeys; ++tile) {
@@ -270,23 +300,31 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
     bool norm;
   };
   for (const Format format : kFormats) {
-    for (const Shape s : {Shape{16, 4, 1, 1, 128, 128, true}, {32, 6, 4, 2, 96, 72, false}, {8, 8, 8, 8, 40, 33, true}, {128, 6, 1, 1, 64, 64, true}}) {
+    for (const Shape s : {Shape{16, 4, 1, 1, 128, 128, true},
+                          {32, 6, 4, 2, 96, 72, false},
+                          {8, 8, 8, 8, 40, 33, true},
+                          {128, 6, 1, 1, 64, 64, true}}) {
       Moe host;
       host.n_experts = s.experts, host.top_k = s.top_k, host.n_router_groups = s.groups;
-      host.top_k_groups = s.kept, host.norm_top_k = s.norm, host.scaling_factor = 2.5f, host.d_expert = s.d_expert;
+      host.top_k_groups = s.kept, host.norm_top_k = s.norm, host.scaling_factor = 2.5f,
+      host.d_expert = s.d_expert;
       const SyntheticWeight up = synthetic_weight(format, s.experts, s.d_expert, s.d_in, 21);
       const SyntheticWeight down = synthetic_weight(format, s.experts, s.d_in, s.d_expert, 22);
       const SyntheticWeight bias = plain_weight(even_floats(23, s.experts, 0.2f), 1, s.experts);
       host.experts_up = up.weight, host.experts_down = down.weight, host.router_bias = bias.weight;
       DeviceCopies weights;
       Moe device = host;
-      device.experts_up = weights.put(host.experts_up), device.experts_down = weights.put(host.experts_down);
+      device.experts_up = weights.put(host.experts_up),
+      device.experts_down = weights.put(host.experts_down);
       device.router_bias = weights.put(host.router_bias);
-      const auto operand_host = g.host.operand(1100, s.d_in), operand_device = g.device.operand(1100, s.d_in);
+      const auto operand_host = g.host.operand(1100, s.d_in),
+                 operand_device = g.device.operand(1100, s.d_in);
       for (const int n_rows : {1, 2, 3, 7, 8, 9, 31, 32, 100, 600}) {
         DeviceCopies copies;
         std::vector<float> scores = even_floats(24, n_rows * s.experts, 4.0f);
-        for (int r = 0; r < n_rows; ++r) scores[static_cast<std::size_t>(r * s.experts + 1)] = scores[static_cast<std::size_t>(r * s.experts)];  // ties
+        for (int r = 0; r < n_rows; ++r)
+          scores[static_cast<std::size_t>(r * s.experts + 1)] =
+              scores[static_cast<std::size_t>(r * s.experts)];  // ties
         const BothRows logits(copies, std::move(scores), n_rows, s.experts);
         std::vector<float> values = planted_floats(25, n_rows * s.d_in);
         if (n_rows > 6) values = with_nonfinite(std::move(values), s.d_in, 3);
@@ -317,8 +355,8 @@ TEST_CASE("sample: filters, ties, temperatures, draft vocabularies") {
     std::vector<float> logits = even_floats(31, kRows * n_cols, 12.0f);
     for (int r = 0; r < kRows; ++r) {
       float* row = &logits[static_cast<std::size_t>(r * n_cols)];
-      row[n_cols / 3] = row[n_cols / 2] = 12.5f;                                       // equal maxima
-      if (r == 1) std::fill(row, row + n_cols, 0.25f);                                 // all equal
+      row[n_cols / 3] = row[n_cols / 2] = 12.5f;        // equal maxima
+      if (r == 1) std::fill(row, row + n_cols, 0.25f);  // all equal
       if (r == 2) row[0] = std::numeric_limits<float>::quiet_NaN();
       if (r == 3) row[n_cols - 1] = std::numeric_limits<float>::infinity();
       if (r == 4) std::fill(row, row + n_cols, -std::numeric_limits<float>::infinity());
@@ -335,19 +373,30 @@ TEST_CASE("sample: filters, ties, temperatures, draft vocabularies") {
             for (const bool vocab : {false, true}) {
               std::vector<SampleSpec> specs(kRows);
               for (int r = 0; r < kRows; ++r) {
-                specs[static_cast<std::size_t>(r)] = {temperature, top_k, top_p, min_p, 0x123456789abcdefull + static_cast<unsigned>(r), 1000u + static_cast<unsigned>(r), vocab ? 2 * n_cols : n_cols - 3};
+                specs[static_cast<std::size_t>(r)] = {
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    0x123456789abcdefull + static_cast<unsigned>(r),
+                    1000u + static_cast<unsigned>(r),
+                    vocab ? 2 * n_cols : n_cols - 3};
               }
               BothBatch batch(kRows);
               batch.begin(g.host, g.device);
               std::vector<Sampled> host(kRows), device(kRows);
-              g.host.sample(rows.on_host, specs, batch.host_marks, vocab ? ids.data() : nullptr, host);
-              g.device.sample(rows.on_device, specs, batch.device_marks, vocab ? ids.data() : nullptr, device);
+              g.host.sample(rows.on_host, specs, batch.host_marks, vocab ? ids.data() : nullptr,
+                            host);
+              g.device.sample(rows.on_device, specs, batch.device_marks,
+                              vocab ? ids.data() : nullptr, device);
               bool same = true;
               for (int r = 0; r < kRows; ++r) {
                 const auto at = static_cast<std::size_t>(r);
-                same = same && host[at].id == device[at].id && std::memcmp(&host[at].probability, &device[at].probability, 4) == 0;
+                same = same && host[at].id == device[at].id &&
+                       std::memcmp(&host[at].probability, &device[at].probability, 4) == 0;
               }
-              CHECK_MESSAGE(same, "T ", temperature, " k ", top_k, " p ", top_p, " min ", min_p, " n ", n_cols, " vocab ", vocab);
+              CHECK_MESSAGE(same, "T ", temperature, " k ", top_k, " p ", top_p, " min ", min_p,
+                            " n ", n_cols, " vocab ", vocab);
             }
           }
         }

@@ -8,9 +8,9 @@
 
 namespace bolt::cuda {
 
-// Rows of int8 codes, 32 bytes a group, twice: in slot order (lane t's slots 0..7: q8 and the tensor
-// cores' B fragments), and with each lane's slots as {0,1,4,5 | 2,3,6,7} (the halves of a group, for
-// nvfp4). scale is sa, [row][n_groups].
+// Rows of int8 codes, 32 bytes a group, twice: in slot order (lane t's slots 0..7: q8 and the
+// tensor cores' B fragments), and with each lane's slots as {0,1,4,5 | 2,3,6,7} (the halves of a
+// group, for nvfp4). scale is sa, [row][n_groups].
 struct QuantView {
   const float* x = nullptr;  // the rows themselves, for the float formats
   std::int64_t x_stride = 0;
@@ -32,8 +32,8 @@ struct QuantView {
   }
 };
 
-// One warp, one group of one row; lane = column. A group with a value that is not finite gets codes 0
-// and a NaN scale: its sums are NaN, so the linear marks the row.
+// One warp, one group of one row; lane = column. A group with a value that is not finite gets codes
+// 0 and a NaN scale: its sums are NaN, so the linear marks the row.
 BOLT_DEV void quantize_group(float value, int lane, std::int8_t* slots, std::int8_t* halves,
                              float* scale) {
   const bool bad = __any_sync(kFullWarp, !finite(value));

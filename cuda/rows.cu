@@ -7,8 +7,8 @@ namespace bolt::cuda {
 namespace {
 
 // Block = one row.
-__global__ void embed_rows(const std::byte* table, Format format, int n_cols, const int* ids, float* x,
-                           std::int64_t stride) {
+__global__ void embed_rows(const std::byte* table, Format format, int n_cols, const int* ids,
+                           float* x, std::int64_t stride) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
   const int row = blockIdx.x;

@@ -12,7 +12,8 @@ namespace bolt::cuda {
 void launch_embed(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream);
 void launch_add(Rows<const float> x, Rows<float> y, cudaStream_t stream);
 
-// RMSNorm of each contiguous group of columns; with `gate`, of RN(x * silu(gate)) (arithmetic.md §6).
+// RMSNorm of each contiguous group of columns; with `gate`, of RN(x * silu(gate)) (arithmetic.md
+// §6).
 struct NormArgs {
   const float* x = nullptr;
   std::int64_t x_stride = 0;
@@ -27,8 +28,8 @@ struct NormArgs {
 };
 void launch_norm(const NormArgs& args, cudaStream_t stream);
 
-// Quantised rows (§3). Rows may be places of expert slots: then places past *n_slots * slot_rows and
-// empty ones (out_place -1) are left alone.
+// Quantised rows (§3). Rows may be places of expert slots: then places past *n_slots * slot_rows
+// and empty ones (out_place -1) are left alone.
 struct QuantArgs {
   const float* x = nullptr;
   std::int64_t x_stride = 0;

@@ -1,6 +1,6 @@
-// Choosing a token from a row of logits (arithmetic.md §9), a block a row. The rules, their order and
-// the limits of what matters are core/ops/sample.cpp's; here selection is by radix descent over keys
-// whose integer order is the contract's order, so no sort and no host is needed.
+// Choosing a token from a row of logits (arithmetic.md §9), a block a row. The rules, their order
+// and the limits of what matters are core/ops/sample.cpp's; here selection is by radix descent over
+// keys whose integer order is the contract's order, so no sort and no host is needed.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/sample.cuh"
@@ -24,13 +24,16 @@ BOLT_DEV uint4 philox(uint4 counter, uint2 key) {
 }
 
 BOLT_DEV float gumbel(const SampleSpec& spec, int id) {
-  const uint4 words = philox(make_uint4(static_cast<std::uint32_t>(id) / 4, 0,
-                                        static_cast<std::uint32_t>(spec.position),
-                                        static_cast<std::uint32_t>(spec.position >> 32)),
-                             make_uint2(static_cast<std::uint32_t>(spec.seed),
-                                        static_cast<std::uint32_t>(spec.seed >> 32)));
+  const uint4 words = philox(
+      make_uint4(static_cast<std::uint32_t>(id) / 4, 0, static_cast<std::uint32_t>(spec.position),
+                 static_cast<std::uint32_t>(spec.position >> 32)),
+      make_uint2(static_cast<std::uint32_t>(spec.seed),
+                 static_cast<std::uint32_t>(spec.seed >> 32)));
   const int which = id & 3;
-  const std::uint32_t word = which == 0 ? words.x : which == 1 ? words.y : which == 2 ? words.z : words.w;
+  const std::uint32_t word = which == 0   ? words.x
+                             : which == 1 ? words.y
+                             : which == 2 ? words.z
+                                          : words.w;
   const float u = mul_rn(add_rn(static_cast<float>(word >> 9), 0.5f), 0x1p-23f);
   return -exact_log(-exact_log(u));
 }
@@ -39,13 +42,14 @@ BOLT_DEV float gumbel(const SampleSpec& spec, int id) {
 BOLT_DEV std::uint64_t order_key(float l, int column) {
   const std::uint32_t u = l == 0.0f ? 0u : __float_as_uint(l);
   const std::uint32_t rising = (u & 0x80000000u) ? ~u : u | 0x80000000u;
-  return static_cast<std::uint64_t>(rising) << 32 | (0xffffffffu - static_cast<std::uint32_t>(column));
+  return static_cast<std::uint64_t>(rising) << 32 |
+         (0xffffffffu - static_cast<std::uint32_t>(column));
 }
 
 struct Row {
   const float* logits;
   const int* ids_of;
-  int n;          // columns that may be chosen or count in the sum
+  int n;  // columns that may be chosen or count in the sum
   int n_vocab;
   float divisor;  // 1 for a greedy row: x / 1 is x
 
@@ -107,7 +111,8 @@ BOLT_DEV std::uint64_t cut_key(const Row& row, float least, float top, std::uint
       const float l = row.l(column);
       if (!(l >= least)) continue;
       const std::uint64_t key = order_key(l, column);
-      if (key < floor_key || (shift < 56 && (key >> (shift + 8)) != (prefix >> (shift + 8)))) continue;
+      if (key < floor_key || (shift < 56 && (key >> (shift + 8)) != (prefix >> (shift + 8))))
+        continue;
       const int digit = static_cast<int>(key >> shift) & 255;
       atomicAdd(&h.count[digit], 1u);
       if (Weighted) {
@@ -170,19 +175,20 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArgs a) {
   const bool greedy = spec.temperature == 0.0f || !finite(l_max);
   row.divisor = greedy ? 1.0f : spec.temperature;
   const float top = greedy ? best : l_max;
-  const float least =
-      greedy ? top : add_rn(top, -add_rn(19.5f, mul_rn(fabsf(top), 0x1p-20f)));
+  const float least = greedy ? top : add_rn(top, -add_rn(19.5f, mul_rn(fabsf(top), 0x1p-20f)));
 
   std::uint64_t floor_key = 0;
   if (!greedy && spec.top_k > 0) {
     int found = 0;
-    for (int column = threadIdx.x; column < row.n; column += kThreads) found += row.l(column) >= least;
+    for (int column = threadIdx.x; column < row.n; column += kThreads)
+      found += row.l(column) >= least;
     if (threadIdx.x == 0) n_found = 0;
     __syncthreads();
     atomicAdd(&n_found, found);
     __syncthreads();
     if (spec.top_k < n_found) {
-      floor_key = cut_key<false>(row, least, top, 0, static_cast<unsigned long long>(spec.top_k), histogram);
+      floor_key = cut_key<false>(row, least, top, 0, static_cast<unsigned long long>(spec.top_k),
+                                 histogram);
     }
   }
   if (!greedy && spec.top_p < 1.0f) {
@@ -201,8 +207,8 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArgs a) {
     floor_key = cut_key<true>(row, least, top, floor_key, wanted, histogram);
   }
 
-  // Greedy: the first of the order. Else the largest l + noise, ties to the lower column: the key of
-  // the sum, whose column part falls with the column.
+  // Greedy: the first of the order. Else the largest l + noise, ties to the lower column: the key
+  // of the sum, whose column part falls with the column.
   std::uint64_t winner = 0;
   for (int column = threadIdx.x; column < row.n; column += kThreads) {
     const float l = row.l(column);

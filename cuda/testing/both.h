@@ -39,12 +39,15 @@ struct BothRows {
   std::vector<float> host;
   Rows<float> on_host, on_device;
 
-  BothRows(DeviceCopies& copies, std::vector<float> values, int n_rows, int n_cols) : host(std::move(values)) {
+  BothRows(DeviceCopies& copies, std::vector<float> values, int n_rows, int n_cols)
+      : host(std::move(values)) {
     on_host = {host.data(), n_rows, n_cols};
     on_device = {copies.put(host.data(), host.size()), n_rows, n_cols};
   }
   static BothRows poisoned(DeviceCopies& copies, int n_rows, int n_cols) {
-    return {copies, std::vector<float>(static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols), -7.0f),
+    return {copies,
+            std::vector<float>(static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols),
+                               -7.0f),
             n_rows, n_cols};
   }
   std::vector<float> read_device(CudaOps& ops) const {

@@ -26,17 +26,32 @@ std::vector<std::uint64_t> device_hashes(Function function) {
   constexpr int kBlocks = 65536;
   auto device = device_alloc<unsigned long long>(kBlocks, "hashes");
   switch (function) {
-    case Function::exp: hash_block<Function::exp><<<kBlocks, 256>>>(device.get()); break;
-    case Function::log: hash_block<Function::log><<<kBlocks, 256>>>(device.get()); break;
-    case Function::sigmoid: hash_block<Function::sigmoid><<<kBlocks, 256>>>(device.get()); break;
-    case Function::softplus: hash_block<Function::softplus><<<kBlocks, 256>>>(device.get()); break;
-    case Function::rsqrt: hash_block<Function::rsqrt><<<kBlocks, 256>>>(device.get()); break;
-    case Function::silu: hash_block<Function::silu><<<kBlocks, 256>>>(device.get()); break;
-    case Function::relu2: hash_block<Function::relu2><<<kBlocks, 256>>>(device.get()); break;
+    case Function::exp:
+      hash_block<Function::exp><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::log:
+      hash_block<Function::log><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::sigmoid:
+      hash_block<Function::sigmoid><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::softplus:
+      hash_block<Function::softplus><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::rsqrt:
+      hash_block<Function::rsqrt><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::silu:
+      hash_block<Function::silu><<<kBlocks, 256>>>(device.get());
+      break;
+    case Function::relu2:
+      hash_block<Function::relu2><<<kBlocks, 256>>>(device.get());
+      break;
   }
   check(cudaGetLastError(), "hashing");
   std::vector<std::uint64_t> hashes(kBlocks);
-  check(cudaMemcpy(hashes.data(), device.get(), kBlocks * sizeof(std::uint64_t), cudaMemcpyDeviceToHost),
+  check(cudaMemcpy(hashes.data(), device.get(), kBlocks * sizeof(std::uint64_t),
+                   cudaMemcpyDeviceToHost),
         "hashing");
   return hashes;
 }

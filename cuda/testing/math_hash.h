@@ -1,5 +1,5 @@
-// Hashes of the elementary functions over blocks of 65,536 inputs, computed on the device; tests compare
-// them with the host's.
+// Hashes of the elementary functions over blocks of 65,536 inputs, computed on the device; tests
+// compare them with the host's.
 #pragma once
 
 #include <cstdint>
