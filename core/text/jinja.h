@@ -24,7 +24,8 @@ class Template {
   bool has_attribute(std::string_view name) const;
 
   // The text, byte for byte as Jinja2 gives it under transformers' settings. Throws Error(usage)
-  // for raise_exception and for whatever Jinja2 or Python would refuse.
+  // for raise_exception and for whatever Jinja2 or Python would refuse, Error(input) for what costs
+  // more than jinja_limits.h allows for these variables.
   std::string render(const Dict& variables) const;
 
  private:
