@@ -1,4 +1,4 @@
-// Generation: sequences, rounds, drafts, counters (design.md §2, §5). One loop serves prompts,
+// Generation: sequences, rounds, drafts, counters. One loop serves prompts,
 // ordinary and speculative decoding. Which tokens come out depends on the package and the request
 // alone; EngineOptions and DraftOptions change only how fast.
 #pragma once
