@@ -11,6 +11,7 @@
 
 #include "cmd/action.h"
 #include "cmd/streams.h"
+#include "cmd/unknown_option.h"
 #include "cmd/version.h"
 #include "receipts/build_facts.h"
 #include "receipts/status.h"
@@ -78,7 +79,8 @@ int parse_and_act(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help
     return flush_stdio(app.exit(asked));
   } catch (const CLI::ParseError& error) {
-    std::string line = error.what();
+    std::string line = unknown_option(app);
+    if (line.empty()) line = error.what();
     while (!line.empty() && line.back() == '\n') line.pop_back();
     // CLI11 counts what is missing: "--passes: 1 required N missing".
     constexpr std::string_view kOne = ": 1 required ", kMissing = " missing";

@@ -122,7 +122,48 @@ TEST_CASE("a prompt file's bytes are kept, byte order mark and line ends too (ca
   write_bytes(home.file("bad"), "fine \xC4\xE3");
   const Ended ended = run_bolt(home, {"run", "-f", home.file("bad")});
   CHECK(ended.status == 3);
-  CHECK(ended.err.find("UTF-8") != std::string::npos);
+  CHECK(ended.err.starts_with("bolt: " + home.file("bad") + ": byte 5, 0xC4, is not UTF-8"));
+  const Ended piped = run_bolt(home, Start{.args = {"run"}, .input = "fine \xC4\xE3"});
+  CHECK(piped.status == 3);
+  CHECK(piped.err.starts_with("bolt: stdin: byte 5"));
+}
+
+TEST_CASE("an unknown option is named before anything else, with the nearest known one") {
+  const ScratchFolder home;
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"run", "--temperature", "1", "hi"},
+       "--temperature: `bolt run` has no such option; perhaps --temp;"},
+      {{"run", "hi", "--max-token=4"},
+       "--max-token: `bolt run` has no such option; perhaps --max-tokens;"},
+      {{"run", "hi", "there", "--sistem", "x"},
+       "--sistem: `bolt run` has no such option; perhaps --system;"},
+      {{"run", "--xyzzy", "hi"}, "--xyzzy: `bolt run` has no such option; see"},
+      {{"convert", "--quantize", "q8"},
+       "--quantize: `bolt convert` has no such option; perhaps --quant;"},
+      {{"bench", "--formats", "q8"},
+       "--formats: `bolt bench` has no such option; perhaps --format;"},
+      {{"receipt", "verify", "--repaly", "x"},
+       "--repaly: `bolt receipt verify` has no such option; perhaps --replay;"},
+      {{"--versoin"}, "--versoin: `bolt` has no such option; perhaps --version;"}};
+  for (const auto& [args, line] : wrong) {
+    const Ended ended = run_bolt(home, args);
+    INFO(ended.err);
+    CHECK(ended.status == 2);
+    CHECK(ended.err.starts_with("bolt: " + line));
+  }
+}
+
+TEST_CASE("a cost table is written where none is and read where one is, and -v says which") {
+  const ScratchFolder home;
+  const std::vector<std::string> args = {"run", "-v", "-n", "2", "--cost-table", home.file("costs"),
+                                         kCount};
+  const Ended first = run_bolt(home, args);
+  CHECK(first.status == 0);
+  CHECK(first.err.find("measured now, kept in " + home.file("costs")) != std::string::npos);
+  const std::string table = file_bytes(home.file("costs"));
+  const Ended second = run_bolt(home, args);
+  CHECK(second.err.find("read from " + home.file("costs")) != std::string::npos);
+  CHECK(file_bytes(home.file("costs")) == table);
 }
 
 TEST_CASE("values out of range are usage errors that name the option (case 46)") {
@@ -219,6 +260,10 @@ TEST_CASE("files that are not there or not what they should be are named") {
   };
   refused({"run", "-m", home.file("nano.bolt"), "x"}, "bolt convert");
   refused({"run", "-f", home.file("nothing")}, "nothing");
+  const std::string nowhere = home.file("no-folder/logits");
+  const Ended logits = run_bolt(home, {"run", "-n", "1", "--logits", nowhere, "x"});
+  CHECK(logits.status == 2);
+  CHECK(logits.err.starts_with("bolt: " + nowhere + ": cannot create"));
   write_bytes(home.file("ids"), "[1, 99999999]");
   refused({"run", "--prompt-ids", home.file("ids")}, "ids");
   write_bytes(home.file("ids"), "[1, \"two\"]");
@@ -292,6 +337,9 @@ TEST_CASE("prompt ids give what their text gave") {
       answer(home, {"-n", "16", "--receipt", home.file("text.bolt.jsonl"), kCount});
   write_bytes(home.file("ids"), attachment(file_bytes(home.file("text.bolt.jsonl")), "prompt_ids"));
   CHECK(answer(home, {"-n", "16", "--prompt-ids", home.file("ids")}).ids == by_text.ids);
+  const Ended piped = run_bolt(home, Start{.args = {"run", "-q", "-n", "16", "--prompt-ids", "-"},
+                                           .input = file_bytes(home.file("ids"))});
+  CHECK(piped.out == by_text.text);
 }
 
 TEST_CASE("logit files are equal whatever the way, and only then") {
