@@ -193,14 +193,30 @@ Terminal::Terminal(const ScratchFolder& home, const std::vector<std::string>& ar
                    const std::string& term, const std::string& out_file) {
   const std::vector<std::string> env = environment(home, {{"TERM", term}});
   winsize size = {24, 80, 0, 0};
-  pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
-  REQUIRE(pid_ >= 0);
-  if (pid_ == 0) {
-    const rlimit no_core = {0, 0};
-    ::setrlimit(RLIMIT_CORE, &no_core);
-    if (!out_file.empty()) ::dup2(::open(out_file.c_str(), O_RDWR | O_CLOEXEC), 1);
-    become_bolt(args, env);
+  std::array<int, 2> report{};
+  REQUIRE(::pipe2(report.data(), O_CLOEXEC) == 0);
+  leader_ = ::forkpty(&fd_, nullptr, nullptr, &size);
+  REQUIRE(leader_ >= 0);
+  if (leader_ == 0) {
+    // A shell's part: when the leader of a session ends, the kernel resets its terminal, and
+    // nobody could see how bolt left it.
+    const pid_t bolt = ::fork();
+    if (bolt == 0) {
+      const rlimit no_core = {0, 0};
+      ::setrlimit(RLIMIT_CORE, &no_core);
+      if (!out_file.empty()) ::dup2(::open(out_file.c_str(), O_RDWR | O_CLOEXEC), 1);
+      become_bolt(args, env);
+    }
+    for (const int signal : {SIGINT, SIGQUIT, SIGTSTP}) std::signal(signal, SIG_IGN);
+    int status = 0;
+    if (::write(report[1], &bolt, sizeof bolt) != sizeof bolt) ::_exit(1);
+    ::waitpid(bolt, &status, 0);
+    if (::write(report[1], &status, sizeof status) != sizeof status) ::_exit(1);
+    for (;;) ::pause();
   }
+  ::close(report[1]);
+  report_ = report[0];
+  REQUIRE(::read(report_, &pid_, sizeof pid_) == sizeof pid_);
 }
 
 bool Terminal::echoes() const {
@@ -210,10 +226,10 @@ bool Terminal::echoes() const {
 }
 
 Terminal::~Terminal() {
-  if (pid_ > 0) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
+  ::kill(leader_, SIGKILL);
+  ::waitpid(leader_, nullptr, 0);
+  ::close(report_);
   ::close(fd_);
 }
 
@@ -254,7 +270,8 @@ int Terminal::wait_for_end(int limit_s) {
   for (;;) {
     read_some(20);
     int status = 0, signal = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+    pollfd ended = {report_, POLLIN, 0};
+    if (::poll(&ended, 1, 0) == 1 && ::read(report_, &status, sizeof status) == sizeof status) {
       while (read_some(0) && Clock::now() < deadline && ::poll(nullptr, 0, 0) == 0) {
         pollfd left = {fd_, POLLIN, 0};
         if (::poll(&left, 1, 0) <= 0 || (left.revents & POLLIN) == 0) break;

@@ -85,8 +85,9 @@ class Terminal {
  private:
   bool read_some(int wait_ms);
 
-  pid_t pid_ = -1;
+  pid_t leader_ = -1, pid_ = -1;  // of the session; bolt's
   int fd_ = -1;
+  int report_ = -1;  // the leader writes bolt's pid, and its status when it has ended
   std::string all_;
   std::size_t seen_ = 0;
 };
