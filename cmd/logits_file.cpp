@@ -37,18 +37,19 @@ constexpr std::string_view kBeginning = R"({"logits":{"dtype":"F32","shape":[)";
 
 void check_logits_target(const std::string& path) {
   if (!path_exists(path)) return;
-  const auto refuse = [&](const char* what) {
-    throw Error(Exit::usage,
-                fmt::format("--logits {}: {} is there, and no logits file; choose another name or "
-                            "remove it",
-                            path, what));
-  };
-  if (!is_regular_file(path)) refuse("something that is no file");
+  if (!is_regular_file(path)) {
+    throw Error(Exit::fault, fmt::format("--logits {}: is no regular file; name a new file", path));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string start(8 + kBeginning.size(), '\0');
   file.read(start.data(), static_cast<std::streamsize>(start.size()));
   const bool empty = file.gcount() == 0;
-  if (!empty && std::string_view(start).substr(8) != kBeginning) refuse("a file");
+  if (empty || std::string_view(start).substr(8) == kBeginning) return;
+  throw Error(
+      Exit::usage,
+      fmt::format("--logits {}: a file is there, and no logits file; choose another name or "
+                  "remove it",
+                  path));
 }
 
 LogitsFile::LogitsFile(const std::string& path, int n_vocab) : file_(path), n_vocab_(n_vocab) {

@@ -12,8 +12,8 @@
 
 namespace bolt {
 
-// Error(usage) unless nothing is at `path`, or an earlier logits file: anything else there was not
-// meant to be replaced.
+// Throws unless nothing is at `path`, or an earlier logits file: what else is there was not meant
+// to be replaced. Error(fault) for a folder or device, Error(usage) for another file.
 void check_logits_target(const std::string& path);
 
 class LogitsFile {
