@@ -66,8 +66,14 @@ TEST_CASE("chat: Ctrl-C stops the reply, clears the line, and never leaves; Ctrl
   chat.type("/stats\r");
   CHECK_FALSE(chat.wait_for("interrupted, receipt").empty());
   chat.wait_for("> ");
-  chat.type("\004");
-  CHECK(chat.wait_for_end() == 0);
+  // A Ctrl-D that the terminal takes before the line editor listens is lost, as at any prompt: press
+  // it again.
+  int ended = -1;
+  for (int press = 0; press < 4 && ended == -1; ++press) {
+    chat.type("\004");
+    ended = chat.wait_for_end(5);
+  }
+  CHECK(ended == 0);
   const std::vector<std::string> receipts = receipts_in(home);
   REQUIRE(receipts.size() == 1);
   CHECK(receipts[0].find("interrupted") != std::string::npos);
