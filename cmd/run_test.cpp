@@ -298,8 +298,7 @@ TEST_CASE("a huge temperature is legal, and the chain it leaves is said and seal
 
 TEST_CASE("sampling without a seed draws one, prints it, and it repeats the reply") {
   const ScratchFolder home;
-  const std::vector<std::string> args = {"run", "--temp",       "8", "-n",
-                                         "24",  "--ignore-eos", kCount};
+  const std::vector<std::string> args = {"run", "--temp", "8", "-n", "24", "--ignore-eos", kCount};
   const Ended first = run_bolt(home, args), second = run_bolt(home, args);
   const auto printed_seed = [](const Ended& ended) {
     const std::size_t at = ended.err.find("seed ");
