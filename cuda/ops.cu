@@ -1,20 +1,17 @@
 // What every op on the device shares: memory, the call's rows, captured graphs; and the thin
-// launches of the row-wise ops. Mixers are mixers.cu, sampling's host side is here.
+// launches of the row-wise ops. Mixers are mixers.cu, sampling is sampling.cu.
 #include <algorithm>
 #include <cstring>
 
 #include "cuda/linear.cuh"
 #include "cuda/ops.h"
 #include "cuda/rows.cuh"
-#include "cuda/sample.cuh"
 
 namespace bolt::cuda {
 namespace {
 
 constexpr int kCapturedRowsMax = 64;  // prompt chunks come in too many sizes to keep
 constexpr std::size_t kCapturedMax = 512;
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
 
 }  // namespace
 
@@ -247,50 +244,6 @@ void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epil
   a.epilogue = epilogue;
   a.marked = marks(batch);
   launch_linear(a, w.format, stream_);
-}
-
-void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs,
-                     std::span<const std::uint8_t> marked, const int* ids_of,
-                     std::span<Sampled> out) {
-  const auto n = static_cast<std::size_t>(logits.n_rows);
-  const std::size_t specs_bytes = aligned(n * sizeof(SampleSpec)),
-                    out_bytes = aligned(n * sizeof(Sampled)), marks_bytes = host_marks_.size();
-  bool moved = false;  // no graph holds these addresses
-  auto* device = sample_memory_.as<std::byte>(specs_bytes + out_bytes, "sampling", moved);
-  if (sample_host_bytes_ < specs_bytes + out_bytes + marks_bytes) {
-    sample_host_bytes_ = specs_bytes + out_bytes + marks_bytes;
-    sample_host_ = pinned_alloc<std::byte>(sample_host_bytes_, "sampling");
-  }
-  std::memcpy(sample_host_.get(), specs.data(), n * sizeof(SampleSpec));
-  check(cudaMemcpyAsync(device, sample_host_.get(), specs_bytes, cudaMemcpyHostToDevice, stream_),
-        "sampling");
-  SampleArgs a;
-  a.logits = logits.data, a.stride = logits.stride, a.n_rows = logits.n_rows,
-  a.n_cols = logits.n_cols;
-  a.specs = reinterpret_cast<const SampleSpec*>(device);
-  a.marked = view_.marked + (marked.data() - host_marks_.data());
-  if (ids_of != nullptr) {
-    DevicePtr<int>& table = id_tables_[ids_of];
-    if (table == nullptr) {
-      table = device_alloc<int>(static_cast<std::size_t>(logits.n_cols), "the draft vocabulary");
-      check(cudaMemcpyAsync(table.get(), ids_of,
-                            static_cast<std::size_t>(logits.n_cols) * sizeof(int),
-                            cudaMemcpyHostToDevice, stream_),
-            "uploading the draft vocabulary");
-    }
-    a.ids_of = table.get();
-  }
-  a.out = reinterpret_cast<Sampled*>(device + specs_bytes);
-  launch_sample(a, stream_);
-  std::byte* host_out = sample_host_.get() + specs_bytes;
-  check(cudaMemcpyAsync(host_out, a.out, out_bytes, cudaMemcpyDeviceToHost, stream_), "sampling");
-  check(cudaMemcpyAsync(host_out + out_bytes, view_.marked, marks_bytes, cudaMemcpyDeviceToHost,
-                        stream_),
-        "sampling");
-  check(cudaStreamSynchronize(stream_), "running a call");
-  std::memcpy(out.data(), host_out, n * sizeof(Sampled));
-  std::memcpy(host_marks_.data(), host_out + out_bytes, marks_bytes);
-  marks_read_ = true;
 }
 
 void CudaOps::finish(const Batch& batch) {

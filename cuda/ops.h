@@ -17,6 +17,8 @@
 
 namespace bolt::cuda {
 
+inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
+
 // Device memory that grows; growing drops the contents, and the graphs that hold its address.
 class Scratch {
  public:
