@@ -1,5 +1,6 @@
 // Drafted replies against ordinary ones on the sample model: sources, depths, temperatures, seeds.
-// A part by default; all of it with BOLT_FULL_TESTS=1 (an hour and more on two cores).
+// A part by default; all of it with BOLT_FULL_TESTS=1 (an hour and more on two cores; shared out
+// with BOLT_TEST_SHARD). With BOLT_TEST_DEVICE the GPU answers, and the CPU is what it must equal.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -35,6 +36,31 @@ Request request_of(const std::vector<int>& prompt, std::int64_t max_new, Samplin
   return request;
 }
 
+// The engine under test, and ordinary answers from the CPU.
+class Pair {
+ public:
+  Pair(const Package& package, EngineOptions options) {
+    host_ = Engine::open(package, options);
+    options.device = testing::test_device();
+    if (options.device >= 0) device_ = Engine::open(package, options);
+    for (Engine* engine : {host_.get(), &tested()}) sequences_.push_back(engine->new_sequence());
+  }
+  Answer ordinary(Request request) {
+    request.draft = {Source::off, -1};
+    const Answer plain = answer(*host_, *sequences_[0], request);
+    if (device_) CHECK(answer(*device_, *sequences_[1], request) == plain);
+    return plain;
+  }
+  Answer drafted(const Request& request, Reply* reply = nullptr) {
+    return answer(tested(), *sequences_[1], request, reply);
+  }
+
+ private:
+  Engine& tested() { return device_ ? *device_ : *host_; }
+  std::unique_ptr<Engine> host_, device_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+};
+
 struct Tally {
   int n_tokens = 0, n_passes = 0, n_drafted = 0, n_accepted = 0;
   void add(const Reply& reply) {
@@ -51,11 +77,13 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
   const Package& package = sample_package();
   const std::vector<std::vector<int>> prompts = testing::read_real30(package);
   EngineOptions options;
-  options.n_threads = kFull ? 0 : 1;
+  options.n_threads = 1;
+  options.n_slots = 2;
   options.context = 2048;
-  options.cost_table = testing::scratch_folder() + "/matrix-costs.json";
-  const auto engine = Engine::open(package, options);
-  const auto sequence = engine->new_sequence();
+  if (testing::test_device() < 0) {
+    options.cost_table = testing::scratch_folder() + "/matrix-costs.json";
+  }
+  Pair pair(package, options);
 
   const std::int64_t max_new = kFull ? 128 : 48;
   const std::vector<Sampling> samplings =
@@ -68,14 +96,13 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
   for (const Sampling sampling : samplings) {
     Tally tallies[3][2];  // by source; by the depth rule and with seven drafts
     for (std::size_t p = 0; p < (kFull ? prompts.size() : 12); p += kFull ? 1 : 4) {  // short ones
-      const Answer plain =
-          answer(*engine, *sequence, request_of(prompts[p], max_new, sampling, {Source::off, -1}));
+      if (!testing::is_of_shard(p)) continue;
+      const Answer plain = pair.ordinary(request_of(prompts[p], max_new, sampling, {}));
       for (const Source source : {Source::mtp, Source::copy, Source::automatic}) {
         for (const int depth : depths) {
           Reply reply;
           const Answer drafted =
-              answer(*engine, *sequence, request_of(prompts[p], max_new, sampling, {source, depth}),
-                     &reply);
+              pair.drafted(request_of(prompts[p], max_new, sampling, {source, depth}), &reply);
           CHECK_MESSAGE(drafted == plain, "prompt ", p, ", source ", static_cast<int>(source),
                         ", depth ", depth, ", temperature ", sampling.temperature, ", seed ",
                         sampling.seed);
@@ -90,15 +117,16 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
       const Tally& tally = tallies[i / 2][i % 2];
       const char* const names[] = {"mtp", "copy", "auto"};
       std::printf(
-          "temperature %.1f seed %d, %-4s %s: %5.2f tokens a pass, %d of %d drafts kept\n",
+          "temperature %.1f seed %d, %-4s %s: %5d tokens in %5d passes, %5d of %5d drafts kept: "
+          "%.2f tokens a pass\n",
           static_cast<double>(sampling.temperature), static_cast<int>(sampling.seed), names[i / 2],
-          i % 2 ? "k7  " : "rule",
-          static_cast<double>(tally.n_tokens) / static_cast<double>(std::max(1, tally.n_passes)),
-          tally.n_accepted, tally.n_drafted);
+          i % 2 ? "k7  " : "rule", tally.n_tokens, tally.n_passes, tally.n_accepted,
+          tally.n_drafted,
+          static_cast<double>(tally.n_tokens) / static_cast<double>(std::max(1, tally.n_passes)));
       std::fflush(stdout);
     }
     // The target's noise goes into the drafts, so that they agree at a temperature, too.
-    if (sampling.temperature <= 0.3f) CHECK(tallies[0][1].n_accepted > 0);
+    if (n_all > 0 && sampling.temperature <= 0.3f) CHECK(tallies[0][1].n_accepted > 0);
   }
   std::printf("%d of %d drafted replies equal\n", n_equal, n_all);
   CHECK(n_equal == n_all);
@@ -109,16 +137,15 @@ TEST_CASE("matrix: every depth from 1 to 31") {
   const std::vector<std::vector<int>> prompts = testing::read_real30(package);
   EngineOptions options;
   options.n_threads = 1;
+  options.n_slots = 2;
   options.context = 2048;
-  const auto engine = Engine::open(package, options);
-  const auto sequence = engine->new_sequence();
-  for (int p = 0; p < (kFull ? 6 : 1); ++p) {
-    const auto& prompt = prompts[static_cast<std::size_t>(p)];
-    const Answer plain =
-        answer(*engine, *sequence, request_of(prompt, 64, {0.0f, 0}, {Source::off, -1}));
+  Pair pair(package, options);
+  for (std::size_t p = 0; p < (kFull ? 6 : 1); ++p) {
+    if (!testing::is_of_shard(p)) continue;
+    const Answer plain = pair.ordinary(request_of(prompts[p], 64, {0.0f, 0}, {}));
     for (int depth = 1; depth <= 31; ++depth) {
       const Answer drafted =
-          answer(*engine, *sequence, request_of(prompt, 64, {0.0f, 0}, {Source::automatic, depth}));
+          pair.drafted(request_of(prompts[p], 64, {0.0f, 0}, {Source::automatic, depth}));
       CHECK_MESSAGE(drafted == plain, "prompt ", p, ", depth ", depth);
     }
   }
@@ -129,18 +156,19 @@ TEST_CASE("matrix: 75 short prompts on a quantised target, one draft (case 3)") 
   const std::vector<int> text = testing::text_ids(package, 2000);
   EngineOptions options;
   options.n_threads = 1;
+  options.n_slots = 2;
   options.context = 256;
-  const auto engine = Engine::open(package, options);
-  const auto sequence = engine->new_sequence();
+  Pair pair(package, options);
   int n_equal = 0;
+  int n_all = 0;
   for (int i = 0; i < 75; ++i) {
+    if (!testing::is_of_shard(static_cast<std::size_t>(i))) continue;
+    ++n_all;
     const std::vector<int> prompt(text.begin() + 20 * i, text.begin() + 20 * i + 12 + i % 9);
-    const Answer plain =
-        answer(*engine, *sequence, request_of(prompt, 16, {0.0f, 0}, {Source::off, -1}));
-    n_equal +=
-        answer(*engine, *sequence, request_of(prompt, 16, {0.0f, 0}, {Source::mtp, 1})) == plain;
+    const Answer plain = pair.ordinary(request_of(prompt, 16, {0.0f, 0}, {}));
+    n_equal += pair.drafted(request_of(prompt, 16, {0.0f, 0}, {Source::mtp, 1})) == plain;
   }
-  CHECK(n_equal == 75);
+  CHECK(n_equal == n_all);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ EngineOptions options_of(KvKind kv = KvKind::i16, int n_threads = 1, Isa isa = I
   options.isa = isa;
   options.kv = kv;
   options.context = 2048;
+  if (kv == KvKind::i16 && isa == Isa::automatic) options.device = testing::test_device();
   return options;
 }
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -60,6 +62,20 @@ const Package& sample_package(std::optional<Format> quant) {
     package = Package::open(options.target, {.n_threads = 1, .use_hash_cache = false});
   }
   return *package;
+}
+
+int test_device() {
+  const char* const text = std::getenv("BOLT_TEST_DEVICE");
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+bool is_of_shard(std::size_t i) {
+  const char* const text = std::getenv("BOLT_TEST_SHARD");
+  unsigned k = 0, n = 1;
+  if (text != nullptr) {
+    require(std::sscanf(text, "%u/%u", &k, &n) == 2 && k < n, "BOLT_TEST_SHARD is K/N with K < N");
+  }
+  return i % n == k;
 }
 
 std::vector<Golden> read_goldens() {

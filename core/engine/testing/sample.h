@@ -18,6 +18,13 @@ const std::string& scratch_folder();
 // The sample package, in its own precision or quantised.
 const Package& sample_package(std::optional<Format> quant = std::nullopt);
 
+// Where the engines under test run: the CPU (-1), or the GPU that BOLT_TEST_DEVICE names. Answers
+// they are compared with are the CPU's in either case.
+int test_device();
+// Whether this process takes prompt i: all, or with BOLT_TEST_SHARD=K/N those of the K-th part (from
+// 0), so that many cores share the long tests.
+bool is_of_shard(std::size_t i);
+
 struct Golden {
   std::vector<int> prompt, greedy, drafts;
   std::vector<float> before_last, last;  // logits after the last two prompt ids
