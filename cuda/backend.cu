@@ -102,8 +102,6 @@ void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
   visit(graph.draft->vocab_head);
 }
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
-
 }  // namespace
 
 Graph CudaOps::place(const Graph& host) {
