@@ -17,6 +17,7 @@ namespace bolt {
 using Action = std::function<Exit()>;
 
 void add_run(CLI::App& app, Action& action);
+void add_serve_stdin(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_receipt(CLI::App& app, Action& action);

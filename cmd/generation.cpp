@@ -12,11 +12,6 @@
 namespace bolt {
 namespace {
 
-// Below this, dividing ordinary logits by the temperature would overflow float32.
-constexpr float kTemperatureMin = 1e-6f;
-constexpr std::size_t kStopTextBytesMax = 4096;
-constexpr std::size_t kStopTextsMax = 64;
-
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
   if (::getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) {
@@ -131,6 +126,13 @@ std::string sampler_chain(const SampleSpec& spec) {
   if (spec.top_p < 1.0f) chain += fmt::format(", top-p {}", spec.top_p);
   if (spec.min_p > 0.0f) chain += fmt::format(", min-p {}", spec.min_p);
   return chain + fmt::format(", draw philox4x32-10 seed {}", spec.seed);
+}
+
+DraftOptions::Source parse_draft_source(const JsonValue& value) {
+  for (const auto& [name, source] : draft_sources()) {
+    if (value.string() == name) return source;
+  }
+  value.fail("one of " + joined_names(draft_sources(), ", "));
 }
 
 const char* draft_source_name(DraftOptions::Source source) {

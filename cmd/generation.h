@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/json.h"
 #include "core/engine/engine.h"
 #include "core/pack/package.h"
 
@@ -15,6 +16,11 @@ class App;
 }
 
 namespace bolt {
+
+// Below this, dividing ordinary logits by the temperature would overflow float32.
+inline constexpr float kTemperatureMin = 1e-6f;
+inline constexpr std::size_t kStopTextBytesMax = 4096;
+inline constexpr std::size_t kStopTextsMax = 64;
 
 struct GenerationOptions {
   std::optional<std::int64_t> max_tokens;  // -1 or none: until a stop or the context's end
@@ -40,6 +46,8 @@ std::string ineffective_options(const GenerationOptions& given, const SampleSpec
 //   temperature 0.8, top-k 40, top-p 0.95, draw philox4x32-10 seed 7
 std::string sampler_chain(const SampleSpec& spec);
 
+// The source that a JSON string names; refuses others as JsonValue does.
+DraftOptions::Source parse_draft_source(const JsonValue& value);
 const char* draft_source_name(DraftOptions::Source source);
 
 // Error(usage) where the package or the window cannot do what was asked.

@@ -62,6 +62,7 @@ int parse_and_act(int argc, char** argv) {
       "  bolt run \"Count from 1 to 20.\"          answer on stdout, receipt in the receipts "
       "folder\n"
       "  bolt run                                chat, when stdin is a terminal\n"
+      "  bolt serve-stdin < batch.jsonl          many requests at once, one JSON object a line\n"
       "  bolt convert ./checkpoint nano.bolt     make a package of a Hugging Face checkpoint\n"
       "  bolt run -m nano.bolt -f prompt.txt     run it\n"
       "  bolt receipt verify FILE.bolt.jsonl     check what a run left behind\n"
@@ -69,6 +70,7 @@ int parse_and_act(int argc, char** argv) {
       "5 trust, 6 device, I/O or internal fault, 130 interrupted.");
   Action action;
   add_run(app, action);
+  add_serve_stdin(app, action);
   add_convert(app, action);
   add_bench(app, action);
   add_receipt(app, action);

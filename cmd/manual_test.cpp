@@ -46,10 +46,10 @@ TEST_SUITE_BEGIN("binary");
 
 TEST_CASE("the page of a subcommand names the options that its --help names, and no other") {
   const ScratchFolder home;
-  for (const std::string command : {"run", "convert", "bench"}) {
+  for (const std::string command : {"run", "serve-stdin", "convert", "bench"}) {
     Names help = options_of_help(home, {command, "--help"});
     CHECK(help.size() > 5);
-    if (command == "run")
+    if (command == "run" || command == "serve-stdin")
       help.insert("--no-graphs");  // in builds with CUDA alone; the page says so
     const Names page = options_of_page("bolt-" + command + ".1");
     for (const std::string& name : help) {

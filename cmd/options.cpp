@@ -106,9 +106,8 @@ void add_how_options(CLI::App& app, HowOptions& options) {
       ->group(group);
 }
 
-void add_say_options(CLI::App& app, SayOptions& options) {
+void add_verbosity_options(CLI::App& app, SayOptions& options) {
   const std::string group = "Output";
-  app.add_flag("--json", options.json, "Answer as one JSON object")->group(group);
   const auto check = [&options] {
     if (options.quiet && options.verbose) {
       throw Error(Exit::usage, "--quiet and --verbose: give one of them");
@@ -122,6 +121,12 @@ void add_say_options(CLI::App& app, SayOptions& options) {
          "-v,--verbose", [&options, check] { options.verbose = true, check(); },
          "Counters, sampler and load times on stderr")
       ->group(group);
+}
+
+void add_say_options(CLI::App& app, SayOptions& options) {
+  const std::string group = "Output";
+  app.add_flag("--json", options.json, "Answer as one JSON object")->group(group);
+  add_verbosity_options(app, options);
   add_choice<Color>(
       app, "--color", options.color,
       {{"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}},
@@ -225,6 +230,7 @@ EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
   options.window_rows = how.window_rows;
   options.context = model.context;
   options.cost_table = how.cost_table;
+  options.n_slots = how.n_slots;
   return options;
 }
 

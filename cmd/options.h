@@ -37,6 +37,7 @@ struct HowOptions {
   Isa isa = Isa::automatic;
   bool no_graphs = false;
   std::string cost_table;
+  int n_slots = 1;  // sequences at once; --parallel where a command has it
 };
 
 struct SayOptions {
@@ -56,6 +57,7 @@ struct ReceiptOptions {
 
 void add_model_options(CLI::App& app, ModelOptions& options);
 void add_how_options(CLI::App& app, HowOptions& options);
+void add_verbosity_options(CLI::App& app, SayOptions& options);  // -q and -v
 void add_say_options(CLI::App& app, SayOptions& options);
 void add_receipt_options(CLI::App& app, ReceiptOptions& options);
 void add_plan_options(CLI::App& app, ReceiptOptions& options);

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <future>
 #include <memory>
-#include <thread>
 
 #include "cmd/action.h"
 #include "cmd/chat.h"
@@ -35,36 +32,6 @@ struct RunOptions {
   PromptOptions prompt;
   std::string logits_file;
 };
-
-// Opens the session on another thread, so that Ctrl-C works while a large package is read. A load
-// that is nearly done may still finish, so that a receipt can say `interrupted`; a longer one ends
-// here, with nothing run and nothing to seal.
-std::unique_ptr<Session> open_session(const RunOptions& opts) {
-  constexpr auto kLook = std::chrono::milliseconds(20), kGrace = std::chrono::milliseconds(500);
-  StatusLine status(!opts.say.quiet);
-  std::promise<std::unique_ptr<Session>> promise;
-  std::future<std::unique_ptr<Session>> session = promise.get_future();
-  std::thread loader([&opts, &promise] {
-    try {
-      promise.set_value(std::make_unique<Session>(opts.model, opts.how, opts.receipt));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  });
-  const auto start = std::chrono::steady_clock::now();
-  while (session.wait_for(kLook) != std::future_status::ready) {
-    if (interrupt_flag() && session.wait_for(kGrace) != std::future_status::ready) {
-      status.clear();
-      write_err("bolt: interrupted while loading; nothing was run, so there is no receipt\n");
-      ::_exit(static_cast<int>(Exit::interrupted));  // the loader still runs: no destructor may
-    }
-    if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(300)) {
-      status.show("loading the package");
-    }
-  }
-  loader.join();
-  return session.get();
-}
 
 bool same_place(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
@@ -112,7 +79,8 @@ Exit run_once(const RunOptions& opts) {
   // Read before the package is opened: a mistake here should not cost a load.
   PromptOptions prompt = opts.prompt;
   if (!prompt.ids_file) prompt.argument = read_prompt(opts.prompt);
-  const std::unique_ptr<Session> session = open_session(opts);
+  const std::unique_ptr<Session> session =
+      open_session(opts.model, opts.how, opts.receipt, opts.say.quiet);
   Task task = session->task(opts.generation);
   set_prompt(task, *session, prompt);
   std::unique_ptr<LogitsFile> logits;
@@ -138,6 +106,7 @@ Exit run_once(const RunOptions& opts) {
     };
   }
   if (logits) {
+    listener.wants_logits = true;
     listener.token = [&](int id, std::span<const float> row) { logits->add(id, row); };
   }
   listener.progress = [&](const Progress& progress) {
@@ -176,7 +145,8 @@ Exit run_chat(const RunOptions& opts) {
   refuse(!opts.receipt.file.empty(), "--receipt");
   refuse(opts.prompt.raw, "--raw");
   refuse(opts.receipt.cell.has_value(), "--plan");
-  const std::unique_ptr<Session> session = open_session(opts);
+  const std::unique_ptr<Session> session =
+      open_session(opts.model, opts.how, opts.receipt, opts.say.quiet);
   if (interrupt_flag()) return Exit::interrupted;
   Task task = session->task(opts.generation);
   say_before(opts, *session, task);

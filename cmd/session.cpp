@@ -6,12 +6,10 @@
 #include <chrono>
 #include <exception>
 
+#include "cmd/answering.h"
 #include "cmd/build_info.h"
 #include "cmd/generation.h"
 #include "cmd/package_facts.h"
-#include "cmd/stop_texts.h"
-#include "core/base/sha256.h"
-#include "core/text/stream_decoder.h"
 #include "receipts/build_facts.h"
 #include "receipts/file.h"
 
@@ -127,63 +125,13 @@ Task Session::task(const GenerationOptions& options) const {
 
 Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& listener,
                         std::atomic<bool>& interrupt) {
-  const Clock::time_point start = Clock::now();
-  Request request;
-  request.prompt_ids = task.prompt_ids;
-  request.sampling = task.sampling;
-  if (!task.ignore_eos) request.stop_ids = config().stop_ids;
-  request.max_new = task.max_new;
-  request.draft = task.draft;
-  request.want_logits = receipt_.attach.logits || static_cast<bool>(listener.token);
-  std::exception_ptr thrown;
-
-  Outcome outcome;
-  std::vector<std::string> logits_digests;
-  StreamDecoder decoder(*tokenizer_);
-  StopTexts stops(task.stop_texts);
-  const auto guarded = [&](const auto& tell) {
-    if (thrown) return;
-    try {
-      tell();
-    } catch (...) {
-      thrown = std::current_exception();
-      interrupt = true;
-    }
-  };
-  if (listener.progress) {
-    request.progress = [&](const Progress& progress) {
-      guarded([&] { listener.progress(progress); });
-    };
-  }
-  const auto show = [&](const std::string& piece) {
-    outcome.text += piece;
-    if (!piece.empty() && listener.text) guarded([&] { listener.text(piece); });
-  };
-  const auto is_stop = [&request](int id) {
-    return std::find(request.stop_ids.begin(), request.stop_ids.end(), id) !=
-           request.stop_ids.end();
-  };
-  const TokenSink sink = [&](int id, std::span<const float> logits) {
-    if (listener.token) guarded([&] { listener.token(id, logits); });
-    if (receipt_.attach.logits) logits_digests.push_back(sha256_hex(std::as_bytes(logits)));
-    if (is_stop(id)) return true;  // the engine ends the reply; no text of it
-    show(stops.push(decoder.push(id)));
-    return !stops.matched();
-  };
-  outcome.reply = engine_->generate(sequence, request, sink, &interrupt);
-  if (!stops.matched()) show(stops.push(decoder.finish()) + stops.finish());
-  outcome.stop = thrown ? "cancelled" : finish_name(outcome.reply.finish);
-  outcome.total_ns = ns_since(start);
-
-  receipts::RunFacts sealed = facts(task, outcome);
-  sealed.out.logits = std::move(logits_digests);
-  // A row that was not finite leaves no state to speak of.
-  if (receipt_.attach.state && outcome.reply.finish != Finish::error) {
-    sealed.out.state = {sequence.state_digest()};
-    sealed.out.state_boundary = "end";
-  }
+  Answering answering(*this, task, listener, interrupt);
+  answering.finish(engine_->generate(sequence, answering.request(), answering.sink(), &interrupt));
+  receipts::RunFacts sealed = facts(answering, &sequence);
+  add_process(sealed.common);
+  Outcome& outcome = answering.outcome();
   outcome.receipt = receipts::write_run(sealed, where_);
-  if (thrown) std::rethrow_exception(thrown);
+  if (answering.thrown()) std::rethrow_exception(answering.thrown());
   if (plan_) {
     outcome.unplanned = plan_->mismatch(plan_->cell(*receipt_.cell),
                                         receipts::read_receipt(outcome.receipt.path).body);
@@ -191,14 +139,52 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
   return outcome;
 }
 
-receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) const {
+void Session::add_process(receipts::Common& common) const {
+  common.build = receipts::build_facts(compiled_build());
+  common.env = receipts::environment_facts();
+  common.device = device_facts(*engine_);
+  common.time.load_ns = load_ns_;
+}
+
+receipts::Arith Session::arith_facts() const {
+  return {.id = package_->arith_id(), .sha256 = package_->arith_sha256(), .kv = kv_name(how_.kv)};
+}
+
+receipts::Mode Session::mode_facts(const DraftOptions& draft) const {
+  const int depth_max = how_.window_rows - 1;
+  const int depth = draft.drafts < 0 ? depth_max : std::min(draft.drafts, depth_max);
+  receipts::Mode mode;
+  mode.geometry = geometry_name(package_->graph().geometry);
+  if (draft.source == DraftOptions::Source::off || depth == 0) return mode;
+  mode.kind = "speculative";
+  mode.depth = depth;
+  mode.adaptive = draft.drafts < 0;
+  mode.source = draft_source_name(draft.source);
+  mode.costs = engine_->cost_digest();
+  return mode;
+}
+
+receipts::SessionFacts Session::session_facts(const DraftOptions& draft) const {
+  receipts::SessionFacts facts;
+  add_process(facts.common);
+  facts.common.challenge = receipt_.challenge;
+  if (!package_->conversion_rid().empty()) {
+    facts.common.parents.push_back({"conversion", package_->conversion_rid()});
+  }
+  facts.package = package_facts_;
+  facts.arith = arith_facts();
+  facts.mode = mode_facts(draft);
+  facts.sched.slots = how_.n_slots;
+  return facts;
+}
+
+receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence) const {
+  const Task& task = answering.task();
+  const Outcome& outcome = answering.outcome();
   const Reply& reply = outcome.reply;
   receipts::RunFacts facts;
   facts.common.challenge = receipt_.challenge;
-  facts.common.build = receipts::build_facts(compiled_build());
-  facts.common.env = receipts::environment_facts();
-  facts.common.device = device_facts(*engine_);
-  facts.common.time = {.load_ns = load_ns_,
+  facts.common.time = {.load_ns = 0,
                        .prefill_ns = reply.prefill_ns,
                        .first_token_ns = reply.first_token_ns,
                        .decode_ns = reply.decode_ns,
@@ -216,8 +202,7 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
     if (!task.input.empty()) facts.request = request;
   }
   facts.package = package_facts_;
-  facts.arith = {
-      .id = package_->arith_id(), .sha256 = package_->arith_sha256(), .kv = kv_name(how_.kv)};
+  facts.arith = arith_facts();
 
   facts.task.prompt_ids = task.prompt_ids;
   facts.task.prompt_text = task.prompt_text;
@@ -238,17 +223,8 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
   facts.task.max_new = task.max_new;
   facts.task.context = engine_->context();
 
-  const int depth_max = how_.window_rows - 1;
-  const int depth = task.draft.drafts < 0 ? depth_max : std::min(task.draft.drafts, depth_max);
-  const bool drafts = task.draft.source != DraftOptions::Source::off && depth > 0;
-  facts.mode.geometry = geometry_name(package_->graph().geometry);
-  if (drafts) {
-    facts.mode.kind = "speculative";
-    facts.mode.depth = depth;
-    facts.mode.adaptive = task.draft.drafts < 0;
-    facts.mode.source = draft_source_name(task.draft.source);
-    facts.mode.costs = engine_->cost_digest();
-  }
+  facts.mode = mode_facts(task.draft);
+  facts.sched.slots = how_.n_slots;
   facts.sched.cache = reply.n_reused > 0 ? "resumed" : "cold";
   facts.sched.cached_n = reply.n_reused;
 
@@ -256,6 +232,12 @@ receipts::RunFacts Session::facts(const Task& task, const Outcome& outcome) cons
   facts.out.text = outcome.text;
   facts.out.has_text = true;
   facts.out.nonfinite = reply.n_nonfinite;
+  facts.out.logits = answering.logits_digests();
+  // A row that was not finite leaves no state to speak of.
+  if (receipt_.attach.state && sequence != nullptr && reply.finish != Finish::error) {
+    facts.out.state = {sequence->state_digest()};
+    facts.out.state_boundary = "end";
+  }
   facts.stop.kind = outcome.stop;
   if (reply.finish == Finish::eos) facts.stop.id = reply.stop_id;
   if (reply.finish == Finish::error) facts.stop.at = reply.error_position;

@@ -42,6 +42,7 @@ struct Listener {
   // the receipt is sealed and the exception thrown again.
   std::function<void(const std::string&)> text;
   std::function<void(int id, std::span<const float> logits)> token;
+  bool wants_logits = false;  // else `token` gets none, unless the receipt needs them
   std::function<void(const Progress&)> progress;
 };
 
@@ -62,6 +63,8 @@ struct Outcome {
 // OpenAI's word for how a reply ended: stop, length, context, cancelled, error.
 const char* finish_reason(const std::string& stop);
 
+class Answering;
+
 class Session {
  public:
   // Opens and checks all of it. Error as find_package, Package::open, Tokenizer::from_json and
@@ -72,6 +75,8 @@ class Session {
   const ModelConfig& config() const { return package_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   Engine& engine() { return *engine_; }
+  const receipts::Where& where() const { return where_; }
+  const receipts::Attach& attach() const { return receipt_.attach; }
   // Package, device, context and load time, a line each, for --verbose.
   std::string description() const;
   // "costs     ...": which cost table chose the drafts, and whether it was measured now; empty
@@ -86,8 +91,16 @@ class Session {
   Outcome answer(Sequence& sequence, const Task& task, const Listener& listener,
                  std::atomic<bool>& interrupt);
 
+  // What a receipt says of a reply that has ended; the process (executable, environment, device) is
+  // left out, as a pack's receipts leave it to their session. sequence: null if no row of it ran.
+  receipts::RunFacts facts(const Answering& answering, Sequence* sequence) const;
+  // What the opening receipt of a session says. draft: of lines that say nothing else.
+  receipts::SessionFacts session_facts(const DraftOptions& draft) const;
+
  private:
-  receipts::RunFacts facts(const Task& task, const Outcome& outcome) const;
+  void add_process(receipts::Common& common) const;
+  receipts::Arith arith_facts() const;
+  receipts::Mode mode_facts(const DraftOptions& draft) const;
 
   HowOptions how_;
   ReceiptOptions receipt_;
@@ -99,5 +112,11 @@ class Session {
   std::optional<receipts::Plan> plan_;
   std::int64_t load_ns_ = 0;
 };
+
+// Opens a session on another thread, so that Ctrl-C works while a large package is read. A load
+// that is nearly done may still finish, so that a receipt can say `interrupted`; a longer one ends
+// the process, with nothing run and nothing to seal. quiet: no live line on stderr.
+std::unique_ptr<Session> open_session(const ModelOptions& model, const HowOptions& how,
+                                      const ReceiptOptions& receipt, bool quiet);
 
 }  // namespace bolt

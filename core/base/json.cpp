@@ -155,8 +155,10 @@ std::string JsonValue::where() const {
   return path_.empty() ? file() : fmt::format("{}: field \"{}\"", file(), printable(path_));
 }
 
+std::string JsonValue::json() const { return simdjson::minify(dom(element_)); }
+
 std::string JsonValue::shown() const {
-  std::string text = simdjson::minify(dom(element_));
+  std::string text = json();
   constexpr std::size_t kShown = 60;
   if (text.size() <= kShown) return text;
   std::size_t end = kShown;

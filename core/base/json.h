@@ -56,6 +56,8 @@ class JsonValue {
 
   // Where this value stands: `FILE: field "a.b[2]"`, or FILE alone for the root.
   std::string where() const;
+  // The value as JSON text without spaces.
+  std::string json() const;
   // The value as an error shows it: short, printable.
   std::string shown() const;
   [[noreturn]] void fail(std::string_view expected) const;
