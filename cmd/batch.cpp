@@ -50,8 +50,8 @@ struct BatchServer::Live {
   const BatchRequest& request() const { return std::get<BatchRequest>(line.what); }
 };
 
-BatchServer::BatchServer(Session& session, LineSource& source, RecordSink& sink, receipts::PackWriter& pack,
-             const Settings& settings)
+BatchServer::BatchServer(Session& session, LineSource& source, RecordSink& sink,
+                         receipts::PackWriter& pack, const Settings& settings)
     : session_(session),
       source_(source),
       sink_(sink),

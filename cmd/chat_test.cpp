@@ -66,8 +66,8 @@ TEST_CASE("chat: Ctrl-C stops the reply, clears the line, and never leaves; Ctrl
   chat.type("/stats\r");
   CHECK_FALSE(chat.wait_for("interrupted, receipt").empty());
   chat.wait_for("> ");
-  // A Ctrl-D that the terminal takes before the line editor listens is lost, as at any prompt: press
-  // it again.
+  // A Ctrl-D that the terminal takes before the line editor listens is lost, as at any prompt:
+  // press it again.
   int ended = -1;
   for (int press = 0; press < 4 && ended == -1; ++press) {
     chat.type("\004");

@@ -17,6 +17,7 @@ namespace bolt {
 namespace {
 
 constexpr int kParallelMax = 256, kParallelCpu = 4, kParallelGpu = 8;
+constexpr int kLinesAhead = 16;  // beyond those that get the next places: words may be among them
 constexpr std::int64_t kLineBytesMax = std::int64_t{1} << 30;
 
 struct ServeOptions {
@@ -56,7 +57,7 @@ Exit serve(ServeOptions opts) {
   const LineParser parser(*session, opts.defaults);
   receipts::PackWriter pack(session->session_facts(opts.defaults.generation.draft),
                             session->where());
-  source_options.n_ahead = opts.n_parallel;
+  source_options.n_ahead = opts.n_parallel + kLinesAhead;
   source_options.is_answered = [&sink](std::int64_t number, const std::string& bytes) {
     const Answered& answered = sink.answered();
     return answered.contains(number) && answered.has(number, LineParser::id_of(bytes));

@@ -302,7 +302,9 @@ TEST_CASE("serve-stdin: SIGINT once finishes, twice cuts short; SIGTERM cuts sho
     Start start{.args = {"serve-stdin", "-q", "--parallel", "2"}, .input = lines + more};
     std::size_t n_sent = 0;
     start.watch = [&](pid_t pid, const std::string& out, const std::string&) {
-      if (out.find("\"token\"") == std::string::npos || n_sent == signals.size()) return;
+      if (out.find("\"b\",\"line\":2,\"event\":\"token\"") == std::string::npos ||
+          n_sent == signals.size())
+        return;
       ::kill(pid, signals[n_sent++]);
     };
     return run_bolt(home, start);
@@ -322,7 +324,7 @@ TEST_CASE("serve-stdin: SIGINT once finishes, twice cuts short; SIGTERM cuts sho
   Start once{.args = {"serve-stdin", "-q", "--parallel", "2", "-c", "400"}, .input = lines};
   bool sent = false;
   once.watch = [&](pid_t pid, const std::string& out, const std::string&) {
-    if (out.find("\"token\"") == std::string::npos || sent) return;
+    if (out.find("\"b\",\"line\":2,\"event\":\"token\"") == std::string::npos || sent) return;
     sent = true;
     ::kill(pid, SIGINT);
   };
