@@ -24,6 +24,12 @@ BOLT_DEV void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
 }
 
+// `x`, in a register of its own: the compiler would rather work addresses out anew from the
+// thread's number, in every round of a loop, than keep them.
+BOLT_DEV std::uint32_t pinned(std::uint32_t x) {
+  return __shfl_sync(kFullWarp, x, threadIdx.x & 31);
+}
+
 // An integer sum D, |D| < 2^22, started at kSumStart is the float kSumBase + D in its bits. So
 // fma(sum, s, -kSumBase * s) is RN(D * s) for any s of at most 21 bits: the product with kSumBase
 // is exact, and no conversion is needed.

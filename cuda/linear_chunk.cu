@@ -14,8 +14,7 @@
 namespace bolt::cuda {
 namespace {
 
-constexpr int kBlockTiles = 4;   // of a block: one a warp along the outputs
-constexpr int kStageGroups = 2;  // divides kSegmentGroups, so that no stage crosses a segment
+constexpr int kBlockTiles = 4;  // of a block: one a warp along the outputs
 
 // Where a block's rows come from and go to: rows of the call, or places of an expert's slot.
 template <bool Slots>
@@ -55,6 +54,17 @@ struct Places {
   }
 };
 
+// Constants in registers. `zero` is one the compiler does not know: an operand of a product needs
+// four registers in a row, and plain copies into them would be made anew for each product.
+struct Constants {
+  std::uint32_t zero, positive[2], negative[2];
+
+  BOLT_DEV explicit Constants(int n_groups)
+      : zero(static_cast<std::uint32_t>(n_groups) >> 31),
+        positive{0x0f0e0d0cu ^ zero, 0x18141210u ^ zero},
+        negative{0x090a0b0cu ^ zero, 0x00040608u ^ zero} {}
+};
+
 // One group of a tile as a lane holds it, its products with eight rows, and their scaled sums. `m`
 // is a pair of outputs, 4g + 2m and 4g + 2m + 1.
 template <Format F>
@@ -65,16 +75,20 @@ struct Fragment<Format::q8> {
   struct Dots {
     int d[4];
   };
-  std::uint32_t codes[2][4];  // [m][slots 0..3 of two outputs, slots 4..7 of the two]
+  static constexpr int kScales = 1024;  // where they start in a block
+  std::uint32_t codes[2][4];            // [m][slots 0..3 of two outputs, slots 4..7 of the two]
   float scale[4], base[4];
 
-  BOLT_DEV void load(const unsigned char* block, int g, int t) {
-    const unsigned char* chunk = block + t * 128 + ((g ^ (2 * t)) << 4);
+  BOLT_DEV void load(const unsigned char* chunk, const unsigned char* scales,
+                     const Constants& known) {
+    const std::uint32_t zero = known.zero;
     const uint4 low = *reinterpret_cast<const uint4*>(chunk);
     const uint4 high = *reinterpret_cast<const uint4*>(chunk + 512);
-    codes[0][0] = low.x, codes[0][1] = low.y, codes[0][2] = high.x, codes[0][3] = high.y;
-    codes[1][0] = low.z, codes[1][1] = low.w, codes[1][2] = high.z, codes[1][3] = high.w;
-    const uint2 halves = *reinterpret_cast<const uint2*>(block + 1024 + g * 8);
+    codes[0][0] = low.x ^ zero, codes[0][1] = low.y ^ zero;
+    codes[0][2] = high.x ^ zero, codes[0][3] = high.y ^ zero;
+    codes[1][0] = low.z ^ zero, codes[1][1] = low.w ^ zero;
+    codes[1][2] = high.z ^ zero, codes[1][3] = high.w ^ zero;
+    const uint2 halves = *reinterpret_cast<const uint2*>(scales);
     const float2 s01 = __half22float2(*reinterpret_cast<const __half2*>(&halves.x));
     const float2 s23 = __half22float2(*reinterpret_cast<const __half2*>(&halves.y));
     scale[0] = s01.x, scale[1] = s01.y, scale[2] = s23.x, scale[3] = s23.y;
@@ -98,21 +112,40 @@ struct Fragment<Format::nvfp4> {
   struct Dots {
     int d0[4], d1[4];
   };
+  static constexpr int kScales = 512;
   std::uint32_t half0[2][2], half1[2][2];  // [m][output]
   float scale0[4], base0[4], scale1[4];
 
-  BOLT_DEV void load(const unsigned char* block, int g, int t) {
-    const uint4 words = *reinterpret_cast<const uint4*>(block + t * 128 + ((g ^ (2 * t)) << 4));
-    const uint2 scales = *reinterpret_cast<const uint2*>(block + 512 + g * 8);
+  BOLT_DEV void load(const unsigned char* chunk, const unsigned char* scales,
+                     const Constants& known) {
+    const uint4 words = *reinterpret_cast<const uint4*>(chunk);
+    const uint2 codes = *reinterpret_cast<const uint2*>(scales);
     const std::uint32_t w[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // Bytes 0 and 2 hold the codes of the first half (slots 0, 1, 4, 5), 1 and 3 the second's.
-      e2m1_to_s8(__byte_perm(w[i], 0, 0x3120), half0[i >> 1][i & 1], half1[i >> 1][i & 1]);
-      scale0[i] = e4m3_scale((scales.x >> (8 * i)) & 0xff);
-      scale1[i] = e4m3_scale((scales.y >> (8 * i)) & 0xff);
-      base0[i] = mul_rn(-kSumBase, scale0[i]);
+      const std::uint32_t selectors = __byte_perm(w[i], 0, 0x3120);
+      half0[i >> 1][i & 1] = decode(selectors, selectors ^ 0x88888888u, known);
+      half1[i >> 1][i & 1] = decode(selectors >> 16, (selectors ^ 0x88888888u) >> 16, known);
     }
+    four_scales(codes.x, scale0);
+    four_scales(codes.y, scale1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) base0[i] = mul_rn(-kSumBase, scale0[i]);
+  }
+  // e2m1_to_s8 for four codes: one table gives v + 12, the other 0, and adding 116 more carries
+  // into no neighbour.
+  BOLT_DEV static std::uint32_t decode(std::uint32_t codes, std::uint32_t flipped,
+                                       const Constants& known) {
+    return (prmt_raw(known.positive[0], known.positive[1], codes) +
+            prmt_raw(known.negative[0], known.negative[1], flipped) + 0x74747474u) ^
+           0x80808080u;
+  }
+  BOLT_DEV static void four_scales(std::uint32_t codes, float (&scale)[4]) {
+    const std::uint32_t even = (codes << 7) & 0x3f803f80u, odd = (codes >> 1) & 0x3f803f80u;
+    const float2 s02 = __half22float2(*reinterpret_cast<const __half2*>(&even));
+    const float2 s13 = __half22float2(*reinterpret_cast<const __half2*>(&odd));
+    scale[0] = s02.x, scale[1] = s13.x, scale[2] = s02.y, scale[3] = s13.y;
   }
   BOLT_DEV void dot(int m, uint2 b, Dots& dots) const {
     mma_sum_k16(dots.d0, half0[m], b.x);
@@ -130,94 +163,110 @@ struct Fragment<Format::nvfp4> {
   BOLT_DEV static const std::int8_t* rows(const QuantView& x) { return x.halves; }
 };
 
-// A stage in shared memory: [tile][group] blocks, [group][row] codes, [group][row] scales.
-template <Format F, int Rows>
-struct Stage {
+// What a block works on at once. A stage in shared memory is [tile][group] blocks, [group][row]
+// codes, [group][row] scales; G divides kSegmentGroups, so that no stage crosses a segment.
+template <Format F_, int NN_, int WC_, int G_, int Stages_>
+struct Shape {
+  static constexpr Format F = F_;
+  static constexpr int NN = NN_;  // blocks of eight rows a warp
+  static constexpr int WC = WC_;  // warps along the rows
+  static constexpr int G = G_;    // groups a stage
+  static constexpr int Stages = Stages_;
+  static constexpr int kRows = 8 * NN * WC, kThreads = 32 * kBlockTiles * WC;
   static constexpr int kBlock = block_bytes(F);
-  static constexpr int kRowCodes = kBlockTiles * kStageGroups * kBlock;
-  static constexpr int kRowScales = kRowCodes + kStageGroups * Rows * kGroupCols;
-  static constexpr int kBytes = kRowScales + kStageGroups * Rows * 4;
+  static constexpr int kRowCodes = kBlockTiles * G * kBlock;
+  static constexpr int kRowScales = kRowCodes + G * kRows * kGroupCols;
+  static constexpr int kStage = kRowScales + G * kRows * 4;
+  static constexpr int kShared = Stages * kStage + kRows * kBlockTiles * kTileRows * 4;
+  template <int N>
+  using WithNN = Shape<F, N, WC, G, Stages>;
 };
 
-template <Format F, int NN, int WC, int Stages>
-constexpr int shared_bytes() {
-  constexpr int kRows = 8 * NN * WC;
-  return Stages * Stage<F, kRows>::kBytes + kRows * kBlockTiles * kTileRows * 4;
-}
+// A thread's part in copying stages. Offsets stay, the bases move on: they are the same for all
+// threads.
+template <class S>
+struct StageCopies {
+  const std::uint8_t *block_base, *code_base, *scale_base;
+  std::uint32_t block_at, code_at, scale_at;  // from the bases
+  std::uint32_t block_to, code_to, scale_to;  // in a stage
+  int left;                                   // groups to come
+  bool copies_row;
 
-// The work of a block whose live places are at most 8 * NN * WC.
-template <Format F, int NN, int WC, int Stages, bool Slots>
-BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int first_tile,
-                        unsigned char* shared) {
-  constexpr int kRows = 8 * NN * WC, kThreads = 128 * WC, kBlock = block_bytes(F);
-  constexpr int kWarps = 4 * WC, kBlocksAWarp = kBlockTiles * kStageGroups / kWarps;
-  constexpr int kCodeChunks = kRows * kStageGroups * 2;  // of 16 bytes, a stage
-  constexpr int kChunksAThread = (kCodeChunks + kThreads - 1) / kThreads;
-  using Layout = Stage<F, kRows>;
-  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int g = lane >> 2, t = lane & 3, warp_tile = warp & 3, warp_rows = (warp >> 2) * 8 * NN;
-  const int n_groups = a.n_groups, n_stages = (n_groups + kStageGroups - 1) / kStageGroups;
-  const int last_tile = (a.n_out + kTileRows - 1) / kTileRows - 1;
+  template <bool Slots>
+  BOLT_DEV StageCopies(const LinearArgs& a, const Places<Slots>& places, int first_tile) {
+    constexpr int kTileThreads = S::kThreads / kBlockTiles;
+    const int thread = threadIdx.x, n_groups = a.n_groups, last_tile = n_tiles(a.n_out) - 1;
+    left = n_groups;
+    // Blocks: a quarter of the threads for each tile, whose blocks follow each other.
+    const int own_tile = thread / kTileThreads, at = thread % kTileThreads * 16;
+    block_base = places.weights;
+    block_at = pinned(static_cast<std::uint32_t>(min(first_tile + own_tile, last_tile) * n_groups) *
+                          S::kBlock +
+                      at);
+    block_to = pinned(own_tile * S::G * S::kBlock + at);
+    // Rows: two threads each.
+    const int row = min(thread >> 1, S::kRows - 1), half = thread & 1;
+    copies_row = S::kThreads == 2 * S::kRows || (thread >> 1) < S::kRows;
+    const auto first_group = static_cast<std::uint32_t>(places.in(a, row) * n_groups);
+    code_base = reinterpret_cast<const std::uint8_t*>(Fragment<S::F>::rows(a.x));
+    code_at = pinned(first_group * kGroupCols + half * 16);
+    code_to = pinned(S::kRowCodes + row * kGroupCols + half * 16);
+    scale_base = reinterpret_cast<const std::uint8_t*>(a.x.scale);
+    scale_at = pinned((first_group + half) * 4);
+    scale_to = pinned(S::kRowScales + (half * S::kRows + row) * 4);
+  }
 
-  // What this thread copies of each stage: 16-byte chunks of kBlocksAWarp blocks, of rows' codes,
-  // and one scale.
-  const unsigned char* block_from[kBlocksAWarp];
+  // Groups past the last are zeros, whose sums change nothing.
+  template <bool Whole>
+  BOLT_DEV void copy(unsigned char* stage) const {
+    constexpr int kTileThreads = S::kThreads / kBlockTiles;
+    constexpr int kTileChunks = S::G * S::kBlock / 16;
+    const int thread = threadIdx.x, at = thread % kTileThreads;
 #pragma unroll
-  for (int i = 0; i < kBlocksAWarp; ++i) {
-    const int block = warp * kBlocksAWarp + i;  // [tile][group]
-    const int tile = min(first_tile + block / kStageGroups, last_tile);
-    block_from[i] = places.weights + lane * 16 +
-                    (static_cast<std::int64_t>(tile) * n_groups + block % kStageGroups) * kBlock;
+    for (int i = 0; i < (kTileChunks + kTileThreads - 1) / kTileThreads; ++i) {
+      const int chunk = at + i * kTileThreads;
+      if ((i + 1) * kTileThreads > kTileChunks && chunk >= kTileChunks) break;
+      copy_16(stage + block_to + i * kTileThreads * 16,
+              block_base + block_at + i * kTileThreads * 16,
+              Whole || chunk * 16 < left * S::kBlock ? 16 : 0);
+    }
+    if (!copies_row) return;
+#pragma unroll
+    for (int u = 0; u < S::G; ++u) {
+      copy_16(stage + code_to + u * S::kRows * kGroupCols, code_base + code_at + u * kGroupCols,
+              Whole || u < left ? 16 : 0);
+    }
+#pragma unroll
+    for (int u = 0; u < S::G; u += 2) {
+      copy_4(stage + scale_to + u * S::kRows * 4, scale_base + scale_at + u * 4,
+             Whole || u + (thread & 1) < left ? 4 : 0);
+    }
   }
-  const std::int8_t* code_from[kChunksAThread];
-#pragma unroll
-  for (int i = 0; i < kChunksAThread; ++i) {
-    const int row = min((thread + i * kThreads) >> 2, kRows - 1);
-    code_from[i] = Fragment<F>::rows(a.x) +
-                   static_cast<std::int64_t>(places.in(a, row)) * n_groups * kGroupCols +
-                   (thread & 3) * 16;
-  }
-  const int scale_row = min(thread >> 1, kRows - 1);
-  const float* scale_from =
-      a.x.scale + static_cast<std::int64_t>(places.in(a, scale_row)) * n_groups + (thread & 1);
-  int loaded = 0, load_slot = 0;
-  const auto load = [&] {
-    if (loaded < n_stages) {
-      unsigned char* stage = shared + load_slot * Layout::kBytes;
-      const int left = n_groups - loaded * kStageGroups;  // groups past the last are zeros
-#pragma unroll
-      for (int i = 0; i < kBlocksAWarp; ++i) {
-        const int block = warp * kBlocksAWarp + i;
-        const int bytes = block % kStageGroups < left ? 16 : 0;
-        unsigned char* to = stage + block * kBlock + lane * 16;
-        copy_16(to, block_from[i], bytes);
-        if (F == Format::q8) copy_16(to + 512, block_from[i] + 512, bytes);
-        if (lane < 4) copy_16(to + kBlock - 64, block_from[i] + kBlock - 64, bytes);
-        block_from[i] += kStageGroups * kBlock;
-      }
-      const int group = (thread >> 1) & 1;
-#pragma unroll
-      for (int i = 0; i < kChunksAThread; ++i) {
-        const int chunk = thread + i * kThreads;
-        if (kCodeChunks % kThreads == 0 || chunk < kCodeChunks) {
-          copy_16(stage + Layout::kRowCodes + (group * kRows + (chunk >> 2)) * kGroupCols +
-                      (thread & 1) * 16,
-                  code_from[i], group < left ? 16 : 0);
-        }
-        code_from[i] += kStageGroups * kGroupCols;
-      }
-      if (thread < kStageGroups * kRows) {
-        copy_4(stage + Layout::kRowScales + ((thread & 1) * kRows + scale_row) * 4, scale_from,
-               (thread & 1) < left ? 4 : 0);
-      }
-      scale_from += kStageGroups;
-      ++loaded;
-      load_slot = load_slot + 1 == Stages ? 0 : load_slot + 1;
+
+  BOLT_DEV void next(unsigned char* stage) {
+    if (left >= S::G) {
+      copy<true>(stage);
+    } else if (left > 0) {
+      copy<false>(stage);
     }
     copies_commit();
-  };
+    block_base += S::G * S::kBlock;
+    code_base += S::G * kGroupCols;
+    scale_base += S::G * 4;
+    left -= S::G;
+  }
+};
 
-  float4* totals = reinterpret_cast<float4*>(shared + Stages * Layout::kBytes) + thread;
+// The work of a block whose live places are at most S::kRows.
+template <class S, bool Slots>
+BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int first_tile,
+                        unsigned char* shared) {
+  constexpr int NN = S::NN, kThreads = S::kThreads;
+  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+  const int g = lane >> 2, t = lane & 3, warp_tile = warp & 3, warp_rows = (warp >> 2) * 8 * NN;
+  const int n_groups = a.n_groups, n_stages = (n_groups + S::G - 1) / S::G;
+
+  float4* totals = reinterpret_cast<float4*>(shared + S::Stages * S::kStage) + thread;
   float acc[NN][4][2];
 #pragma unroll
   for (int n = 0; n < NN; ++n) {
@@ -225,28 +274,35 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
     for (int i = 0; i < 4; ++i) acc[n][i][0] = acc[n][i][1] = 0.0f;
     totals[2 * n * kThreads] = totals[(2 * n + 1) * kThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
+  StageCopies<S> copies(a, places, first_tile);
 #pragma unroll
-  for (int s = 0; s < Stages - 1; ++s) load();
+  for (int s = 0; s < S::Stages - 1; ++s) copies.next(shared + s * S::kStage);
 
-  int slot = 0;
+  const std::uint32_t words_at =
+      pinned(warp_tile * S::G * S::kBlock + t * 128 + ((g ^ (2 * t)) << 4));
+  const std::uint32_t word_scales_at =
+      pinned(warp_tile * S::G * S::kBlock + Fragment<S::F>::kScales + g * 8);
+  const std::uint32_t codes_at = pinned(S::kRowCodes + (warp_rows + g) * kGroupCols + t * 8);
+  const std::uint32_t scales_at = pinned(S::kRowScales + (warp_rows + 2 * t) * 4);
+  const Constants known(n_groups);
+  int slot = 0, load_slot = S::Stages - 1;
 #pragma unroll 1
   for (int s = 0; s < n_stages; ++s) {
-    copies_wait<Stages - 2>();
+    copies_wait<S::Stages - 2>();
     __syncthreads();  // everyone's copies of this stage are here, and the one before is read
-    load();
-    const unsigned char* stage = shared + slot * Layout::kBytes;
-    slot = slot + 1 == Stages ? 0 : slot + 1;
+    copies.next(shared + load_slot * S::kStage);
+    load_slot = slot;
+    const unsigned char* stage = shared + slot * S::kStage;
+    slot = slot + 1 == S::Stages ? 0 : slot + 1;
 #pragma unroll
-    for (int u = 0; u < kStageGroups; ++u) {
-      Fragment<F> weights;
-      weights.load(stage + (warp_tile * kStageGroups + u) * kBlock, g, t);
-      const unsigned char* codes =
-          stage + Layout::kRowCodes + (u * kRows + warp_rows + g) * kGroupCols + t * 8;
-      const unsigned char* scales =
-          stage + Layout::kRowScales + (u * kRows + warp_rows + 2 * t) * 4;
+    for (int u = 0; u < S::G; ++u) {
+      Fragment<S::F> weights;
+      weights.load(stage + words_at + u * S::kBlock, stage + word_scales_at + u * S::kBlock, known);
+      const unsigned char* codes = stage + codes_at + u * S::kRows * kGroupCols;
+      const unsigned char* scales = stage + scales_at + u * S::kRows * 4;
       // The products of step j + 1 are under way while step j's are scaled; a step is one pair of
       // outputs and eight rows.
-      typename Fragment<F>::Dots dots[2];
+      typename Fragment<S::F>::Dots dots[2];
       uint2 b = *reinterpret_cast<const uint2*>(codes);
       weights.dot(0, b, dots[0]);
 #pragma unroll
@@ -260,8 +316,7 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
         weights.add(m, dots[j & 1], sa, acc[n]);
       }
     }
-    if (s % (kSegmentGroups / kStageGroups) == kSegmentGroups / kStageGroups - 1 ||
-        s == n_stages - 1) {
+    if (s % (kSegmentGroups / S::G) == kSegmentGroups / S::G - 1 || s == n_stages - 1) {
 #pragma unroll
       for (int n = 0; n < NN; ++n) {
 #pragma unroll
@@ -278,10 +333,9 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
   }
 
   // A warp's totals are its rows' 32 outputs: now lane = output.
-  const int tile = first_tile + warp_tile, n = tile * kTileRows + lane;
-  if (tile > last_tile) return;
+  const int n = (first_tile + warp_tile) * kTileRows + lane;
   __syncwarp();
-  const float* outputs = reinterpret_cast<const float*>(shared + Stages * Layout::kBytes) +
+  const float* outputs = reinterpret_cast<const float*>(shared + S::Stages * S::kStage) +
                          (warp * 32 + (lane >> 2) * 4) * 4 + (lane & 3);
 #pragma unroll 2
   for (int i = 0; i < 8 * NN; ++i) {
@@ -293,48 +347,93 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
   }
 }
 
+// The narrowest of the forms with N blocks of eight rows a warp that holds the live places, if any.
+template <class S, int... N, bool Slots>
+BOLT_DEV bool sum_narrow(const LinearArgs& a, const Places<Slots>& places, int first_tile,
+                         unsigned char* shared) {
+  const auto fits = [&](auto shape) {
+    using Narrow = decltype(shape);
+    if constexpr (Narrow::NN < S::NN) {
+      if (places.n_live <= Narrow::kRows) {
+        sum_block<Narrow>(a, places, first_tile, shared);
+        return true;
+      }
+    }
+    return false;
+  };
+  return (fits(typename S::template WithNN<N>{}) || ...);
+}
+
 // Grid (row blocks, tiles / 4), or for slots (tiles / 4, slots): blocks that run together share the
 // larger of weights and rows. A slot with few live places takes a narrower form.
-template <Format F, int NN, int WC, int Stages, int Resident, bool Slots>
-__global__ void __launch_bounds__(128 * WC, Resident) integer_chunk(LinearArgs a) {
+template <class S, int Resident, bool Slots>
+__global__ void __launch_bounds__(S::kThreads, Resident) integer_chunk(LinearArgs a) {
   extern __shared__ __align__(16) unsigned char chunk_shared[];
   let_next_kernel_start();
   wait_for_earlier_kernels();
   Places<Slots> places;
-  if (!places.find(a, Slots ? blockIdx.y : blockIdx.x, 8 * NN * WC)) return;
+  if (!places.find(a, Slots ? blockIdx.y : blockIdx.x, S::kRows)) return;
   const int first_tile = kBlockTiles * (Slots ? blockIdx.x : blockIdx.y);
-  if (Slots && NN > 2 && places.n_live <= 2 * NN * WC) {
-    sum_block<F, NN / 4, WC, Stages, Slots>(a, places, first_tile, chunk_shared);
-  } else if (Slots && NN > 2 && places.n_live <= 4 * NN * WC) {
-    sum_block<F, NN / 2, WC, Stages, Slots>(a, places, first_tile, chunk_shared);
-  } else if (Slots && NN > 2 && places.n_live <= 6 * NN * WC) {
-    sum_block<F, NN * 3 / 4, WC, Stages, Slots>(a, places, first_tile, chunk_shared);
-  } else {
-    sum_block<F, NN, WC, Stages, Slots>(a, places, first_tile, chunk_shared);
+  if constexpr (Slots) {
+    if (sum_narrow<S, 2, 3, 4, 5, 6>(a, places, first_tile, chunk_shared)) return;
   }
+  sum_block<S>(a, places, first_tile, chunk_shared);
 }
 
-template <Format F, int NN, int WC, int Stages, int Resident, bool Slots>
+struct DeviceFacts {
+  int n_sms, shared_bytes;  // shared memory a block may have
+};
+
+// Of the device in use, the same all through a run.
+const DeviceFacts& device_facts() {
+  static const DeviceFacts facts = [] {
+    int device = 0;
+    DeviceFacts f{};
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&f.n_sms, cudaDevAttrMultiProcessorCount, device),
+          "counting multiprocessors");
+    check(cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "asking for a block's shared memory");
+    return f;
+  }();
+  return facts;
+}
+
+template <class S, int Resident, bool Slots>
 void launch_integer(const LinearArgs& a, cudaStream_t stream) {
-  constexpr int kRows = 8 * NN * WC;
-  constexpr std::size_t kShared = shared_bytes<F, NN, WC, Stages>();
   const auto tiles = static_cast<unsigned>((n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles);
-  const dim3 grid = Slots ? dim3(tiles, static_cast<unsigned>(a.max_slots))
-                          : dim3(static_cast<unsigned>((a.n_rows + kRows - 1) / kRows), tiles);
-  const auto kernel = integer_chunk<F, NN, WC, Stages, Resident, Slots>;
-  allow_shared(kernel, kShared);
-  launch(kernel, grid, dim3(128 * WC), kShared, stream, a);
+  const dim3 grid = Slots
+                        ? dim3(tiles, static_cast<unsigned>(a.max_slots))
+                        : dim3(static_cast<unsigned>((a.n_rows + S::kRows - 1) / S::kRows), tiles);
+  const auto kernel = integer_chunk<S, Resident, Slots>;
+  allow_shared(kernel, S::kShared);
+  launch(kernel, grid, dim3(S::kThreads), S::kShared, stream, a);
+}
+
+// Plain calls: the shape whose busiest multiprocessor has the fewest rows to sum. Wide blocks read
+// least from the L2 cache; narrow ones spread small matrices evenly.
+template <Format F>
+void launch_plain(const LinearArgs& a, cudaStream_t stream) {
+  const DeviceFacts& device = device_facts();
+  const auto tiles = (n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles;
+  const auto cost = [&](int rows, int percent) {
+    const std::int64_t blocks = static_cast<std::int64_t>(tiles) * ((a.n_rows + rows - 1) / rows);
+    return (blocks + device.n_sms - 1) / device.n_sms * rows * percent;
+  };
+  using Wide = Shape<F, 8, 3, 4, 2>;
+  const std::int64_t narrow = cost(64, 120), middle = cost(128, 108);
+  const std::int64_t wide = device.shared_bytes >= Wide::kShared ? cost(192, 100) : INT64_MAX;
+  if (wide <= narrow && wide <= middle) return launch_integer<Wide, 1, false>(a, stream);
+  if (middle <= narrow) return launch_integer<Shape<F, 8, 2, 2, 2>, 2, false>(a, stream);
+  launch_integer<Shape<F, 8, 1, 2, 3>, 3, false>(a, stream);
 }
 
 template <Format F>
 void launch_format(const LinearArgs& a, cudaStream_t stream) {
-  if (a.slot_expert != nullptr) {
-    if (a.slot_rows == 32) return launch_integer<F, 4, 1, 3, 3, true>(a, stream);
-    if (a.slot_rows == 64) return launch_integer<F, 8, 1, 3, 3, true>(a, stream);
-    return launch_integer<F, 8, 2, 2, 2, true>(a, stream);
-  }
-  if (a.n_rows <= 64) return launch_integer<F, 8, 1, 3, 3, false>(a, stream);
-  launch_integer<F, 8, 2, 2, 2, false>(a, stream);
+  if (a.slot_expert == nullptr) return launch_plain<F>(a, stream);
+  if (a.slot_rows == 32) return launch_integer<Shape<F, 4, 1, 2, 3>, 3, true>(a, stream);
+  if (a.slot_rows == 64) return launch_integer<Shape<F, 8, 1, 2, 3>, 3, true>(a, stream);
+  launch_integer<Shape<F, 8, 2, 2, 2>, 2, true>(a, stream);
 }
 
 }  // namespace
