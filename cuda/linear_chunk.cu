@@ -7,7 +7,7 @@
 // of eight, as in linear_mma.cu.
 #include <algorithm>
 
-#include "cuda/chunk_async.cuh"
+#include "cuda/chunk.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/linear_chunk.cuh"
 
@@ -15,44 +15,6 @@ namespace bolt::cuda {
 namespace {
 
 constexpr int kBlockTiles = 4;  // of a block: one a warp along the outputs
-
-// Where a block's rows come from and go to: rows of the call, or places of an expert's slot.
-template <bool Slots>
-struct Places {
-  int first, n_live;
-  const std::uint8_t* weights;
-  float gain;
-  bool gained;
-
-  // False if the block has nothing to do. Every thread of the block calls it.
-  BOLT_DEV bool find(const LinearArgs& a, int block, int n_places) {
-    first = block * n_places;
-    gained = a.gains != nullptr;
-    int matrix = 0;
-    if (Slots) {
-      if (block >= *a.n_slots) return false;
-      matrix = a.slot_expert[block];
-      // A slot is filled from its first place on.
-      const int place = first + static_cast<int>(threadIdx.x);
-      n_live =
-          __syncthreads_count(static_cast<int>(threadIdx.x) < n_places && a.slot_out[place] >= 0);
-    } else {
-      n_live = min(n_places, a.n_rows - first);
-    }
-    weights = a.weights + static_cast<std::int64_t>(matrix) * a.matrix_bytes;
-    gain = gained ? a.gains[matrix] : 1.0f;
-    return true;
-  }
-  BOLT_DEV int in(const LinearArgs& a, int i) const {
-    return Slots ? a.slot_in[first + i] : first + min(i, n_live - 1);
-  }
-  BOLT_DEV int out(const LinearArgs& a, int i) const {
-    return i >= n_live ? -1 : Slots ? a.slot_out[first + i] : first + i;
-  }
-  BOLT_DEV int mark(const LinearArgs& a, int i) const {
-    return Slots ? a.slot_mark[first + i] : first + i;
-  }
-};
 
 // Constants in registers. `zero` is one the compiler does not know: an operand of a product needs
 // four registers in a row, and plain copies into them would be made anew for each product.
@@ -177,7 +139,9 @@ struct Shape {
   static constexpr int kRowCodes = kBlockTiles * G * kBlock;
   static constexpr int kRowScales = kRowCodes + G * kRows * kGroupCols;
   static constexpr int kStage = kRowScales + G * kRows * 4;
-  static constexpr int kShared = Stages * kStage + kRows * kBlockTiles * kTileRows * 4;
+  static constexpr int shared_bytes() {
+    return Stages * kStage + kRows * kBlockTiles * kTileRows * 4;
+  }
   template <int N>
   using WithNN = Shape<F, N, WC, G, Stages>;
 };
@@ -380,25 +344,6 @@ __global__ void __launch_bounds__(S::kThreads, Resident) integer_chunk(LinearArg
   sum_block<S>(a, places, first_tile, chunk_shared);
 }
 
-struct DeviceFacts {
-  int n_sms, shared_bytes;  // shared memory a block may have
-};
-
-// Of the device in use, the same all through a run.
-const DeviceFacts& device_facts() {
-  static const DeviceFacts facts = [] {
-    int device = 0;
-    DeviceFacts f{};
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&f.n_sms, cudaDevAttrMultiProcessorCount, device),
-          "counting multiprocessors");
-    check(cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "asking for a block's shared memory");
-    return f;
-  }();
-  return facts;
-}
-
 template <class S, int Resident, bool Slots>
 void launch_integer(const LinearArgs& a, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>((n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles);
@@ -406,8 +351,8 @@ void launch_integer(const LinearArgs& a, cudaStream_t stream) {
                         ? dim3(tiles, static_cast<unsigned>(a.max_slots))
                         : dim3(static_cast<unsigned>((a.n_rows + S::kRows - 1) / S::kRows), tiles);
   const auto kernel = integer_chunk<S, Resident, Slots>;
-  allow_shared(kernel, S::kShared);
-  launch(kernel, grid, dim3(S::kThreads), S::kShared, stream, a);
+  allow_shared(kernel, S::shared_bytes());
+  launch(kernel, grid, dim3(S::kThreads), S::shared_bytes(), stream, a);
 }
 
 // Plain calls: the shape whose busiest multiprocessor has the fewest rows to sum. Wide blocks read
@@ -422,7 +367,8 @@ void launch_plain(const LinearArgs& a, cudaStream_t stream) {
   };
   using Wide = Shape<F, 8, 3, 4, 2>;
   const std::int64_t narrow = cost(64, 120), middle = cost(128, 108);
-  const std::int64_t wide = device.shared_bytes >= Wide::kShared ? cost(192, 100) : INT64_MAX;
+  const std::int64_t wide =
+      device.shared_bytes >= Wide::shared_bytes() ? cost(192, 100) : INT64_MAX;
   if (wide <= narrow && wide <= middle) return launch_integer<Wide, 1, false>(a, stream);
   if (middle <= narrow) return launch_integer<Shape<F, 8, 2, 2, 2>, 2, false>(a, stream);
   launch_integer<Shape<F, 8, 1, 2, 3>, 3, false>(a, stream);
@@ -438,16 +384,30 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
 
 }  // namespace
 
+const DeviceFacts& device_facts() {
+  static const DeviceFacts facts = [] {
+    int device = 0;
+    DeviceFacts f{};
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&f.n_sms, cudaDevAttrMultiProcessorCount, device),
+          "counting multiprocessors");
+    check(cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "asking for a block's shared memory");
+    return f;
+  }();
+  return facts;
+}
+
 bool chunk_serves(const LinearArgs& a, Format format) {
-  const bool integer = format == Format::q8 || format == Format::nvfp4;
-  if (!integer) return false;
   if (a.slot_expert == nullptr) return a.n_rows > 32;
-  return a.slot_rows == 32 || a.slot_rows == 64 || a.slot_rows == 128;
+  const bool integer = format == Format::q8 || format == Format::nvfp4;
+  return a.slot_rows == 32 || a.slot_rows == 64 || (integer && a.slot_rows == 128);
 }
 
 void launch_linear_chunk(const LinearArgs& args, Format format, cudaStream_t stream) {
   if (format == Format::q8) return launch_format<Format::q8>(args, stream);
-  launch_format<Format::nvfp4>(args, stream);
+  if (format == Format::nvfp4) return launch_format<Format::nvfp4>(args, stream);
+  launch_float_chunk(args, format, stream);
 }
 
 }  // namespace bolt::cuda
