@@ -85,6 +85,10 @@ void add_bench(CLI::App& app, Action& action) {
     formats.emplace_back(format_name(format), format);
   }
   add_choice(*sub, "--format", command->make.format, formats, "Format of the linear weights");
+  add_parsed(*sub, "--experts", "FORMAT", "Format of the routed experts, where theirs is another",
+             [command, formats](const std::string& option, const std::string& text) {
+               command->make.experts = parse_name(option, text, formats);
+             });
   sub->add_option("OUT", command->make.target, "Package to make")->required();
   add_parsed(*sub, "--seed", "N", "Seed of the generated weights (default 1)",
              [command](const std::string& option, const std::string& text) {

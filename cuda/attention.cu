@@ -351,7 +351,12 @@ __global__ void __launch_bounds__(256) merge_units(AttentionArgs a) {
     }
     whole.merge(first == 0, span.m, span.l, span.o);
   }
-  a.y[row * a.y_stride + head * a.head_dim + dim] = __fdiv_rn(mul_rn(whole.o, 0.0078125f), whole.l);
+  const float y = __fdiv_rn(mul_rn(whole.o, 0.0078125f), whole.l);
+  const int column = head * a.head_dim + dim;
+  a.y[row * a.y_stride + column] = y;
+  if (a.quantised.slots != nullptr) {
+    a.quantised.put(y, row, column / kGroupCols, threadIdx.x & 31);
+  }
 }
 
 template <int W, int HB>

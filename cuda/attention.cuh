@@ -5,6 +5,7 @@
 
 #include "core/ops/ops.h"
 #include "cuda/batch.cuh"
+#include "cuda/quantize.cuh"
 
 namespace bolt::cuda {
 
@@ -44,6 +45,7 @@ struct AttentionArgs {
   float* q_scale = nullptr;          // [row][head], c * 2^(eq + 8)
   float* partial = nullptr;          // [row - row0][head][unit][head_dim + 2]: m, l, o
   int tiles_a_unit = 1, max_units = 0, row0 = 0;
+  QuantOut quantised;  // y quantised, too; then head_dim is a multiple of 32
 };
 
 // Quantises k and v into the pages; with `queries`, q too.

@@ -5,55 +5,107 @@
 #include "core/base/error.h"
 #include "cuda/device.cuh"
 #include "cuda/experts.cuh"
+#include "cuda/float_pair.cuh"
 #include "cuda/launch.cuh"
 
 namespace bolt::cuda {
 namespace {
 
-// A key and its index; the larger key wins, then the lower index.
-struct Best {
-  float key;
-  int index;
-};
-BOLT_DEV Best better(Best a, Best b) {
-  return b.key > a.key || (b.key == a.key && b.index < a.index) ? b : a;
-}
-BOLT_DEV Best warp_best(Best b) {
-#pragma unroll
-  for (int m = 16; m; m >>= 1) {
-    const Best other{__shfl_xor_sync(kFullWarp, b.key, m), __shfl_xor_sync(kFullWarp, b.index, m)};
-    b = better(b, other);
-  }
-  return b;
+constexpr int kRouteThreads = 128;
+
+// A number whose order is the float's; NaN and -inf are least, -0 is 0, and 0 is below them all.
+BOLT_DEV std::uint32_t ordered(float x) {
+  if (!(x > -INFINITY)) return 1;
+  const std::uint32_t u = x == 0.0f ? 0u : __float_as_uint(x);
+  return (u & 0x80000000u) ? ~u : u | 0x80000000u;
 }
 
-// Warp = one row. A chosen expert's key becomes taken (below every key, -inf included).
-__global__ void __launch_bounds__(32) route_rows(RouteArgs a) {
-  __shared__ float score[kDeviceExpertsMax], key[kDeviceExpertsMax];
-  __shared__ bool taken[kDeviceExpertsMax];
-  __shared__ float group_key[kDeviceExpertsMax];
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
-  const int row = blockIdx.x, lane = threadIdx.x;
-  const float* logits = a.logits + row * a.logits_stride;
-  bool good = true;
-  for (int e = lane; e < a.n_experts; e += 32) {
-    const float s = exact_sigmoid(logits[e]);
-    const float k = add_rn(s, a.bias[e]);
-    good = good && finite(k) && finite(logits[e]);
-    score[e] = s;
-    key[e] = k == k ? k : -INFINITY;
-    taken[e] = false;
+// The warp's largest key of `keys`, the lowest index among equals.
+BOLT_DEV int best_of(const std::uint32_t* keys, int n, int lane) {
+  std::uint32_t best = 0;
+  int at = 0x7fffffff;
+  for (int i = lane; i < n; i += 32) {
+    if (keys[i] > best) {
+      best = keys[i];
+      at = i;
+    }
   }
-  if (!__all_sync(kFullWarp, good) && lane == 0) a.marked[row] = 1;
-  __syncwarp();
+  const std::uint32_t top = __reduce_max_sync(kFullWarp, best);
+  return static_cast<int>(
+      __reduce_min_sync(kFullWarp, best == top ? static_cast<unsigned>(at) : 0x7fffffffu));
+}
+
+// Grid (tiles, segments), 128 threads: warp t is chain t of the segment, lane = expert of the tile.
+template <Format F>
+__global__ void __launch_bounds__(128) router_leaves(RouterArgs a) {
+  __shared__ float x[kSegmentGroups * kGroupCols];
+  constexpr int kSteps = kSegmentGroups * 4;
+  const int lane = threadIdx.x & 31, t = threadIdx.x >> 5, tile = blockIdx.x, segment = blockIdx.y;
+  const int n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
+  const int first = segment * kSegmentGroups, count = min(kSegmentGroups, n_groups - first);
+  const std::uint8_t* block =
+      a.weights + (static_cast<std::int64_t>(tile) * n_groups + first) * block_bytes(F);
+  float2 w[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    w[i] = make_float2(0.0f, 0.0f);
+    if (i / 4 < count) w[i] = float_pair<F>(block + (i / 4) * block_bytes(F), i % 4, t, lane);
+  }
+  wait_for_earlier_kernels();
+  let_next_kernel_start();  // the shared expert may start: its rows are there
+  const int columns = min(count * kGroupCols, a.n_cols - first * kGroupCols);
+  for (int row = 0; row < a.n_rows; ++row) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+      x[i] = a.x[row * a.x_stride + first * kGroupCols + i];
+    }
+    __syncthreads();
+    float acc = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i / 4 * kGroupCols + i % 4 * 8 + 2 * t;
+      if (k < columns) acc = fma_rn(w[i].x, x[k], acc);
+      if (k + 1 < columns) acc = fma_rn(w[i].y, x[k + 1], acc);
+    }
+    a.leaves[(static_cast<std::int64_t>(row) * gridDim.y * 4 + segment * 4 + t) *
+                 (gridDim.x * kTileRows) +
+             tile * kTileRows + lane] = acc;
+  }
+}
+
+// The choice of one row, by a block of 128 threads.
+BOLT_DEV void route_row(const RouteArgs& a, int row) {
+  __shared__ float score[kDeviceExpertsMax], raw[kDeviceExpertsMax];
+  __shared__ std::uint32_t key[kDeviceExpertsMax], group_key[kDeviceExpertsMax];
+  __shared__ int chosen[kDeviceExpertsMax];
+  const int lane = threadIdx.x & 31;
+  bool good = true;
+  const int width = n_tiles(a.n_experts) * kTileRows;
+  for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x) {
+    float logit = 0.0f;
+    if (a.leaves != nullptr) {
+      const float* leaf = a.leaves + static_cast<std::int64_t>(row) * a.n_leaves * width + e;
+#pragma unroll 8
+      for (int i = 0; i < a.n_leaves; ++i) logit = add_rn(logit, leaf[i * width]);
+    } else {
+      logit = a.logits[row * a.logits_stride + e];
+    }
+    const float s = exact_sigmoid(logit);
+    const float k = add_rn(s, a.bias[e]);
+    good = good && finite(k) && finite(logit);
+    score[e] = s;
+    raw[e] = k == k ? k : -INFINITY;
+    key[e] = ordered(k);
+  }
+  if (!__syncthreads_and(good) && threadIdx.x == 0) a.marked[row] = 1;
+  if (threadIdx.x >= 32) return;
 
   if (a.n_router_groups > 1) {
     const int size = a.n_experts / a.n_router_groups;
     for (int g = lane; g < a.n_router_groups; g += 32) {
       float first = -INFINITY, second = -INFINITY;
       for (int i = 0; i < size; ++i) {
-        const float k = key[g * size + i];
+        const float k = raw[g * size + i];
         if (k > first) {
           second = first;
           first = k;
@@ -61,52 +113,45 @@ __global__ void __launch_bounds__(32) route_rows(RouteArgs a) {
           second = k;
         }
       }
-      group_key[g] = size == 1 ? first : add_rn(first, second);
+      group_key[g] = ordered(size == 1 ? first : add_rn(first, second));
     }
     __syncwarp();
-    // Each kept group is marked by a NaN key, which no comparison picks again.
+    // A kept group's key becomes 0, which no other key is.
     for (int i = 0; i < a.top_k_groups; ++i) {
-      Best best{-INFINITY, 0x7fffffff};
-      for (int g = lane; g < a.n_router_groups; g += 32) {
-        const float k = group_key[g];
-        if (k == k) best = better(best, {k, g});
-      }
-      best = warp_best(best);
-      if (lane == 0) group_key[best.index] = __uint_as_float(0x7fc00000u);
+      const int best = best_of(group_key, a.n_router_groups, lane);
+      __syncwarp();
+      if (lane == 0) group_key[best] = 0;
       __syncwarp();
     }
     for (int e = lane; e < a.n_experts; e += 32) {
-      if (group_key[e / size] == group_key[e / size]) key[e] = -INFINITY;
+      if (group_key[e / size] != 0) key[e] = ordered(-INFINITY);
     }
     __syncwarp();
   }
 
   float sum = 0.0f;
   for (int i = 0; i < a.top_k; ++i) {
-    Best best{-INFINITY, 0x7fffffff};
-    for (int e = lane; e < a.n_experts; e += 32) {
-      if (!taken[e]) best = better(best, {key[e], e});
-    }
-    best = warp_best(best);
-    sum = add_rn(sum, score[best.index]);
+    const int best = best_of(key, a.n_experts, lane);
+    sum = add_rn(sum, score[best]);
+    __syncwarp();
     if (lane == 0) {
-      taken[best.index] = true;
-      a.choice[row * a.top_k + i] = best.index;
+      key[best] = 0;  // taken: below every key
+      chosen[i] = best;
+      a.choice[row * a.top_k + i] = best;
     }
     __syncwarp();
   }
   for (int i = lane; i < a.top_k; i += 32) {
-    float w = score[a.choice[row * a.top_k + i]];
+    float w = score[chosen[i]];
     if (a.norm_top_k) w = __fdiv_rn(w, add_rn(sum, 1e-20f));
     a.weight[row * a.top_k + i] = mul_rn(w, a.scaling_factor);
   }
 }
 
-// One block. Integer atomics only choose places, which no result depends on.
-__global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
+// Gathers rows by expert, by one block. Integer atomics only choose places, which no result depends
+// on.
+BOLT_DEV void gather(const SlotArgs& a) {
   __shared__ int count[kDeviceExpertsMax], start[kDeviceExpertsMax + 1], next[kDeviceExpertsMax];
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
   for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x) count[e] = next[e] = 0;
   __syncthreads();
   for (int pair = threadIdx.x; pair < a.n_pairs; pair += blockDim.x)
@@ -158,17 +203,58 @@ __global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
   }
 }
 
+__global__ void __launch_bounds__(kRouteThreads) route_rows(RouteArgs a) {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  route_row(a, blockIdx.x);
+}
+
+__global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  gather(a);
+}
+
+// Block = one row; the block that ends last gathers.
+__global__ void __launch_bounds__(kRouteThreads) route_and_gather(RouteSlotsArgs a) {
+  __shared__ bool is_last;
+  wait_for_earlier_kernels();
+  let_next_kernel_start();  // what runs beside this reads nothing of it
+  route_row(a.route, blockIdx.x);
+  if (gridDim.x > 1) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(a.n_done, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *a.n_done = 0;
+  } else {
+    __syncthreads();
+  }
+  gather(a.slots);
+}
+
 __global__ void __launch_bounds__(128) combine_rows(CombineArgs a) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
   const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
-  if (column >= a.n_cols) return;
+  if ((column & ~31) >= a.n_cols) return;
+  const bool in = column < a.n_cols;
   float r = 0.0f;
+#pragma unroll 4
   for (int i = 0; i < a.top_k; ++i) {
     const std::int64_t place = a.pair_place[row * a.top_k + i];
-    r = fma_rn(a.weight[row * a.top_k + i], a.out[place * a.n_cols + column], r);
+    const float out = in ? a.out[place * a.n_cols + column] : 0.0f;
+    r = fma_rn(a.weight[row * a.top_k + i], out, r);
   }
-  a.y[row * a.y_stride + column] = r;
+  float* y = a.y + row * a.y_stride + column;
+  if (a.plus != nullptr && in) r = add_rn(r, a.plus[row * a.plus_stride + column]);
+  if (a.residual && in) r = add_rn(*y, r);
+  if (in) *y = r;
+  if (a.quantised.slots != nullptr) {
+    a.quantised.put(in ? r : 0.0f, row, column / kGroupCols, threadIdx.x & 31);
+  }
 }
 
 }  // namespace
@@ -180,7 +266,22 @@ int slots_bound(int n_rows, int top_k, int n_experts, int slot_rows) {
 
 void launch_route(const RouteArgs& a, cudaStream_t stream) {
   require(a.n_experts <= kDeviceExpertsMax, "a router's experts fit the device's tables");
-  launch(route_rows, dim3(static_cast<unsigned>(a.n_rows)), dim3(32), 0, stream, a);
+  launch(route_rows, dim3(static_cast<unsigned>(a.n_rows)), dim3(kRouteThreads), 0, stream, a);
+}
+
+void launch_router(const RouterArgs& a, cudaStream_t stream) {
+  const int n_segments = (n_groups(a.n_cols) + kSegmentGroups - 1) / kSegmentGroups;
+  const dim3 grid(static_cast<unsigned>(n_tiles(a.n_experts)), static_cast<unsigned>(n_segments));
+  auto* kernel = a.format == Format::f32    ? router_leaves<Format::f32>
+                 : a.format == Format::bf16 ? router_leaves<Format::bf16>
+                                            : router_leaves<Format::f16>;
+  launch(kernel, grid, dim3(128), 0, stream, a);
+}
+
+void launch_route_slots(const RouteSlotsArgs& a, cudaStream_t stream) {
+  require(a.route.n_experts <= kDeviceExpertsMax, "a router's experts fit the device's tables");
+  launch(route_and_gather, dim3(static_cast<unsigned>(a.route.n_rows)), dim3(kRouteThreads), 0,
+         stream, a);
 }
 
 void launch_slots(const SlotArgs& a, cudaStream_t stream) {

@@ -26,6 +26,18 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
         "launching a kernel");
 }
 
+// Most shared memory that a block may take on the current device.
+inline std::size_t shared_limit() {
+  static const std::size_t limit = [] {
+    int device = 0, bytes = 0;
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "asking for a block's shared memory");
+    return static_cast<std::size_t>(bytes);
+  }();
+  return limit;
+}
+
 // Raises a kernel's limit of dynamic shared memory when it needs more than the default 48 KiB.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {

@@ -10,6 +10,12 @@
 
 namespace bolt::cuda {
 
+// How a kernel stands to those beside it in the stream. Kernels that read what an earlier one
+// wrote, and nothing of each other's, run at once: the leader lets the next start when its own
+// inputs are there, so a follower finds them there, too, and waits only at its end, so that whoever
+// waits for it has waited for all.
+enum class Order { alone, leader, follower };
+
 // One matrix for all rows, or (slots) one expert's matrix for each slot of up to `slot_rows` rows.
 struct LinearArgs {
   const std::uint8_t* weights = nullptr;
@@ -20,10 +26,14 @@ struct LinearArgs {
   int n_out = 0;     // N
   int n_rows = 0;
   QuantView x;
-  float* y = nullptr;
+  float* y = nullptr;  // null: only the quantised rows are wanted
   std::int64_t y_stride = 0;
   Epilogue epilogue = Epilogue::store;
+  const float* plus = nullptr;  // of Epilogue::add: y = RN(y + RN(sum + plus))
+  std::int64_t plus_stride = 0;
   std::uint8_t* marked = nullptr;
+  QuantOut quantised;  // where the outputs go quantised, if anywhere; n_out a multiple of 32
+  Order order = Order::alone;
   // Experts only: how many slots are in use, and per slot its expert; per place the input row, the
   // output row (-1: none) and the call's row to mark.
   const int* n_slots = nullptr;
@@ -35,15 +45,32 @@ struct LinearArgs {
   int slot_rows = 0;
 };
 
-// Rows a slot of the expert kernels may hold.
+// Most rows a slot of the expert kernels for few rows holds.
 inline constexpr int kSlotRowsFew = 8;
-inline constexpr int kSlotRowsMany = 32;
 
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream);
+// Whether the kernel that launch_linear picks can write args.quantised.
+bool quantises(const LinearArgs& args, Format format);
 void launch_linear_rows(const LinearArgs& args, Format format, cudaStream_t stream);
 void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t stream);
 
 #ifdef __CUDACC__
+BOLT_DEV void enter(Order order) {
+  if (order != Order::leader) let_next_kernel_start();
+}
+// Before the rows are read; weights may be read earlier.
+BOLT_DEV void wait_for_rows(Order order) {
+  if (order == Order::follower) {
+    __threadfence();  // the rows were there before this kernel started, but L1 may be older
+    return;
+  }
+  wait_for_earlier_kernels();
+  if (order == Order::leader) let_next_kernel_start();
+}
+BOLT_DEV void leave(Order order) {
+  if (order == Order::follower) wait_for_earlier_kernels();
+}
+
 // What every linear kernel does with a finished sum (before the gain).
 __device__ __forceinline__ void finish_sum(const LinearArgs& a, float total, float gain,
                                            bool gained, int out_row, int mark_row, int n) {
@@ -51,12 +78,35 @@ __device__ __forceinline__ void finish_sum(const LinearArgs& a, float total, flo
   if (!finite(y)) a.marked[mark_row] = 1;
   float* place = a.y + static_cast<std::int64_t>(out_row) * a.y_stride + n;
   if (a.epilogue == Epilogue::add) {
+    if (a.plus != nullptr) y = add_rn(y, a.plus[out_row * a.plus_stride + n]);
     y = add_rn(*place, y);
   } else if (a.epilogue == Epilogue::relu2) {
     const float r = y > 0.0f ? y : 0.0f;
     y = mul_rn(r, r);
   }
   *place = y;
+}
+
+// The same by a warp for the 32 outputs of a tile of one row, which are a group of the next
+// linear's rows; out_row, mark_row are the warp's.
+BOLT_DEV void finish_tile(const LinearArgs& a, float total, float gain, bool gained, int out_row,
+                          int mark_row, int tile, int lane) {
+  const int n = tile * kTileRows + lane;
+  const bool in = n < a.n_out;
+  float y = gained ? mul_rn(total, gain) : total;
+  if (in && !finite(y)) a.marked[mark_row] = 1;
+  float* place = a.y + static_cast<std::int64_t>(out_row) * a.y_stride + n;
+  if (a.epilogue == Epilogue::add) {
+    if (in) {
+      if (a.plus != nullptr) y = add_rn(y, a.plus[out_row * a.plus_stride + n]);
+      y = add_rn(*place, y);
+    }
+  } else if (a.epilogue == Epilogue::relu2) {
+    const float r = y > 0.0f ? y : 0.0f;
+    y = mul_rn(r, r);
+  }
+  if (in && a.y != nullptr) *place = y;
+  if (a.quantised.slots != nullptr) a.quantised.put(in ? y : 0.0f, out_row, tile, lane);
 }
 #endif
 

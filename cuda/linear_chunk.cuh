@@ -5,9 +5,12 @@
 
 namespace bolt::cuda {
 
-// Rows an expert's slot may hold in these kernels. A slot's cost goes with its live rows in steps
-// of a quarter, so the largest that an expert's rows are likely to fill half is best.
-inline constexpr int kChunkSlotRows[] = {32, 64, 128};
+// Rows an expert's slot should hold in these kernels, given how many an expert is likely to have. A
+// slot's cost goes with its live rows in steps of a quarter, so the largest that is likely to be
+// filled half is best.
+constexpr int chunk_slot_rows(int expected) {
+  return expected < 32 ? 32 : expected < 64 ? 64 : 128;
+}
 
 bool chunk_serves(const LinearArgs& args, Format format);
 void launch_linear_chunk(const LinearArgs& args, Format format, cudaStream_t stream);

@@ -1,6 +1,6 @@
-// Integer linear layers for many rows, on the int8 tensor cores. A block owns a tile of 32 outputs
-// and up to 8 * NN rows; warp w sums segments w, w + n_warps, ...: in each round every warp sums
-// one segment, and the sums of a round are added in ascending order (arithmetic.md §4).
+// Integer linear layers for five rows and more, on the int8 tensor cores. A block owns a tile of 32
+// outputs and up to 8 * NN rows; warp w sums segments w, w + n_warps, ...: in each round every warp
+// sums one segment, and the sums of a round are added in ascending order (arithmetic.md §4).
 //
 // Inside a warp, lane 4g + t holds outputs 4g..4g+3 of the tile for rows 2t, 2t + 1 of each block
 // of eight; the packed layout gives it its four outputs' codes in one 16-byte load.
@@ -8,11 +8,12 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/linear.cuh"
+#include "cuda/linear_chunk.cuh"
+#include "cuda/weight_queue.cuh"
 
 namespace bolt::cuda {
 namespace {
 
-constexpr int kWarpsMax = 12;
 constexpr int kPad = 36;  // floats of a row of sums: 32 outputs, and 4 against bank conflicts
 
 // One group of the tile as a lane holds it: outputs 4g..4g+3, lane t's eight columns.
@@ -24,11 +25,11 @@ struct Fragment<Format::q8> {
   uint4 low, high;  // slots 0..3 and 4..7 of the four outputs
   uint2 scales;     // four binary16
 
-  BOLT_DEV void load(const std::uint8_t* block, int g, int t) {
+  BOLT_DEV void read(const std::byte* block, int g, int t) {
     const int chunk = t * 128 + ((g ^ (2 * t)) << 4);
-    low = load_stream4(block + chunk);
-    high = load_stream4(block + 512 + chunk);
-    scales = __ldg(reinterpret_cast<const uint2*>(block + 1024) + g);
+    low = *reinterpret_cast<const uint4*>(block + chunk);
+    high = *reinterpret_cast<const uint4*>(block + 512 + chunk);
+    scales = reinterpret_cast<const uint2*>(block + 1024)[g];
   }
   // Adds this group to acc[n][output][row parity] for every block n of eight rows.
   template <int NN>
@@ -61,9 +62,9 @@ struct Fragment<Format::nvfp4> {
   uint4 words;
   uint2 scales;  // e4m3 of four outputs, half 0 and half 1
 
-  BOLT_DEV void load(const std::uint8_t* block, int g, int t) {
-    words = load_stream4(block + t * 128 + ((g ^ (2 * t)) << 4));
-    scales = __ldg(reinterpret_cast<const uint2*>(block + 512) + g);
+  BOLT_DEV void read(const std::byte* block, int g, int t) {
+    words = *reinterpret_cast<const uint4*>(block + t * 128 + ((g ^ (2 * t)) << 4));
+    scales = reinterpret_cast<const uint2*>(block + 512)[g];
   }
   template <int NN>
   BOLT_DEV void add(const uint2 (&b)[NN], const float (&sa)[NN][2], float (&acc)[NN][4][2]) const {
@@ -99,15 +100,30 @@ struct Fragment<Format::nvfp4> {
   BOLT_DEV static const std::int8_t* codes(const QuantView& x) { return x.halves; }
 };
 
-// Grid (tiles, row blocks or slots), block 32 x n_warps; shared f32 [n_warps][8 NN][kPad].
+// The rows of one group as a lane holds them: 8 columns of row g of each block of eight, and the
+// scales of rows 2t, 2t + 1.
+template <int NN>
+struct RowGroup {
+  uint2 codes[NN];
+  float scale[NN][2];
+};
+
+template <Format F, int NN>
+constexpr int kWarpsOf = NN == 1   ? 16
+                         : NN == 2 ? 12
+                                   : 8;
+
+// Grid (tiles, row blocks or slots), block 32 x n_warps; shared memory: the warps' queues, then
+// their sums f32 [n_warps][8 NN][kPad].
 template <Format F, int NN, bool Slots>
-__global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
-  extern __shared__ float sums[];
-  constexpr int kBlockBytes = block_bytes(F), kRows = 8 * NN;
+__global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer_mma(LinearArgs a) {
+  extern __shared__ __align__(128) std::byte shared[];
+  constexpr int kRows = 8 * NN;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int g = lane >> 2, t = lane & 3, tile = blockIdx.x;
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
+  auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride);
+  enter(a.order);
+  if (Slots) wait_for_rows(a.order);
 
   const std::uint8_t* weights = a.weights;
   float gain = 1.0f;
@@ -120,12 +136,18 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
   } else if (gained) {
     gain = a.gains[0];
   }
+  const int n_groups = a.n_groups, n_segments = (n_groups + kSegmentGroups - 1) / kSegmentGroups;
+  WeightQueue<F> queue;
+  queue.start(shared + warp * WeightQueue<F>::kStride,
+              weights + static_cast<std::int64_t>(tile) * n_groups * block_bytes(F), n_groups, warp,
+              n_warps, lane);
+  if (!Slots) wait_for_rows(a.order);  // the weights are on their way
+
   const auto in_row = [&](int place) {
     if (Slots) return a.slot_in[blockIdx.y * kRows + place];
     const int row = static_cast<int>(blockIdx.y) * kRows + place;
     return row < a.n_rows ? row : a.n_rows - 1;
   };
-  const int n_groups = a.n_groups;
   const std::int8_t* code[NN];
   const float* scale[NN][2];
 #pragma unroll
@@ -137,11 +159,17 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
       scale[n][j] = a.x.scale + static_cast<std::int64_t>(in_row(n * 8 + 2 * t + j)) * n_groups;
     }
   }
-  const int n_segments = (n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  const std::uint8_t* blocks = weights + static_cast<std::int64_t>(tile) * n_groups * kBlockBytes;
+  const auto load_rows = [&](RowGroup<NN>& x, int group) {
+#pragma unroll
+    for (int n = 0; n < NN; ++n) {
+      x.codes[n] = *reinterpret_cast<const uint2*>(code[n] + group * 32);
+      x.scale[n][0] = scale[n][0][group];
+      x.scale[n][1] = scale[n][1][group];
+    }
+  };
 
-  // This thread's outputs in the final addition: (i / 32, i % 32) for i = threadIdx + k * blockDim.
-  constexpr int kTotals = (kRows * 32 + 127) / 128;  // blocks have at least four warps
+  // Thread i's outputs in the final addition: row i / 32 + k * n_warps, output i % 32.
+  constexpr int kTotals = (kRows + 3) / 4;  // blocks have at least four warps
   float totals[kTotals];
 #pragma unroll
   for (int k = 0; k < kTotals; ++k) totals[k] = 0.0f;
@@ -156,22 +184,20 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[n][i][0] = acc[n][i][1] = 0.0f;
       }
-      Fragment<F> next;
-      next.load(blocks + static_cast<std::int64_t>(first) * kBlockBytes, g, t);
-      for (int group = first; group < last; ++group) {
-        const Fragment<F> now = next;
+      RowGroup<NN> x[2];
+      load_rows(x[0], first);
+      for (int group = first; group < last; group += 2) {
+        if (group + 1 < last) load_rows(x[1], group + 1);
+        const std::byte* pair = queue.front();
+        Fragment<F> fragment;
+        fragment.read(pair, g, t);
+        fragment.template add<NN>(x[0].codes, x[0].scale, acc);
+        if (group + 2 < last) load_rows(x[0], group + 2);
         if (group + 1 < last) {
-          next.load(blocks + static_cast<std::int64_t>(group + 1) * kBlockBytes, g, t);
+          fragment.read(pair + block_bytes(F), g, t);
+          fragment.template add<NN>(x[1].codes, x[1].scale, acc);
         }
-        uint2 b[NN];
-        float sa[NN][2];
-#pragma unroll
-        for (int n = 0; n < NN; ++n) {
-          b[n] = *reinterpret_cast<const uint2*>(code[n] + group * 32);
-          sa[n][0] = scale[n][0][group];
-          sa[n][1] = scale[n][1][group];
-        }
-        now.template add<NN>(b, sa, acc);
+        queue.pop(lane);
       }
 #pragma unroll
       for (int n = 0; n < NN; ++n) {
@@ -187,10 +213,11 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
     const int summed = min(n_warps, n_segments - round);
 #pragma unroll
     for (int k = 0; k < kTotals; ++k) {
-      const int i = threadIdx.x + k * blockDim.x;
-      if (i < kRows * 32) {
+      const int row = warp + k * n_warps;
+      if (row < kRows) {
+#pragma unroll 4
         for (int s = 0; s < summed; ++s) {
-          totals[k] = add_rn(totals[k], sums[(s * kRows + (i >> 5)) * kPad + (i & 31)]);
+          totals[k] = add_rn(totals[k], sums[(s * kRows + row) * kPad + lane]);
         }
       }
     }
@@ -198,22 +225,25 @@ __global__ void __launch_bounds__(32 * kWarpsMax) integer_mma(LinearArgs a) {
   }
 #pragma unroll
   for (int k = 0; k < kTotals; ++k) {
-    const int i = threadIdx.x + k * blockDim.x;
-    if (i >= kRows * 32) continue;
-    const int place = static_cast<int>(blockIdx.y) * kRows + (i >> 5);
-    const int n = tile * kTileRows + (i & 31);
+    const int row = warp + k * n_warps;
+    if (row >= kRows) continue;
+    const int place = static_cast<int>(blockIdx.y) * kRows + row;
     const int out = Slots ? a.slot_out[place] : (place < a.n_rows ? place : -1);
-    if (out < 0 || n >= a.n_out) continue;
-    finish_sum(a, totals[k], gain, gained, out, Slots ? a.slot_mark[place] : place, n);
+    if (out < 0) continue;
+    finish_tile(a, totals[k], gain, gained, out, Slots ? a.slot_mark[place] : place, tile, lane);
   }
+  leave(a.order);
 }
 
 template <Format F, int NN, bool Slots>
 void launch_mma(const LinearArgs& a, cudaStream_t stream) {
   constexpr int kRows = 8 * NN;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  const int n_warps = std::clamp(n_segments, 4, kWarpsMax);
-  const std::size_t shared = static_cast<std::size_t>(n_warps) * kRows * kPad * 4;
+  const std::size_t of_warp = WeightQueue<F>::kStride + static_cast<std::size_t>(kRows) * kPad * 4;
+  const int most = std::clamp(static_cast<int>(shared_limit() / of_warp), 4, kWarpsOf<F, NN>);
+  const int turns = (n_segments + most - 1) / most;
+  const int n_warps = std::max(4, (n_segments + turns - 1) / turns);
+  const std::size_t shared = static_cast<std::size_t>(n_warps) * of_warp;
   const dim3 grid(static_cast<unsigned>(n_tiles(a.n_out)),
                   static_cast<unsigned>(Slots ? a.max_slots : (a.n_rows + kRows - 1) / kRows));
   allow_shared(integer_mma<F, NN, Slots>, shared);
@@ -223,7 +253,8 @@ void launch_mma(const LinearArgs& a, cudaStream_t stream) {
 
 template <Format F>
 void launch_format(const LinearArgs& a, cudaStream_t stream) {
-  if (a.slot_expert != nullptr) return launch_mma<F, kSlotRowsMany / 8, true>(a, stream);
+  if (a.slot_expert != nullptr) return launch_mma<F, kSlotRowsFew / 8, true>(a, stream);
+  if (a.n_rows <= 8) return launch_mma<F, 1, false>(a, stream);
   if (a.n_rows <= 16) return launch_mma<F, 2, false>(a, stream);
   launch_mma<F, 4, false>(a, stream);
 }
@@ -235,10 +266,12 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
   launch_format<Format::nvfp4>(args, stream);
 }
 
+bool quantises(const LinearArgs& args, Format format) { return !chunk_serves(args, format); }
+
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream) {
-  const bool integer = format == Format::q8 || format == Format::nvfp4;
-  const bool many = args.slot_expert != nullptr ? args.slot_rows > kSlotRowsFew : args.n_rows > 8;
-  if (integer && many) return launch_linear_mma(args, format, stream);
+  if (chunk_serves(args, format)) return launch_linear_chunk(args, format, stream);
+  const bool many = (args.slot_expert != nullptr ? args.slot_rows : args.n_rows) > 4;
+  if (is_integer(format) && many) return launch_linear_mma(args, format, stream);
   launch_linear_rows(args, format, stream);
 }
 

@@ -1,10 +1,13 @@
 // Linear layers for few rows: one pass over the weights, bound by memory. A block owns a tile of 32
 // outputs and up to R rows; warp w sums segments w, w + n_warps, ...; lane l is output l of the
 // tile. Segment sums meet in shared memory and are added in ascending order (arithmetic.md §4).
+// Integer weights come through queues that are filled before the rows are there.
 #include <algorithm>
 
+#include "cuda/float_pair.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/linear.cuh"
+#include "cuda/weight_queue.cuh"
 
 namespace bolt::cuda {
 namespace {
@@ -15,80 +18,65 @@ __device__ __forceinline__ int dot(std::uint32_t w, std::uint32_t x, int sum) {
   return __dp4a(static_cast<int>(w), static_cast<int>(x), sum);
 }
 
-// One group of 32 columns of one output, as its lane loads it.
+// One group of 32 columns of a tile of 32 outputs in shared memory, lane = output.
 template <Format F>
-struct Block;
+struct Group;
 
 template <>
-struct Block<Format::q8> {
+struct Group<Format::q8> {
   std::uint32_t w[8];  // [plane][t]
-  std::uint16_t scale_bits;
+  float s;
 
-  BOLT_DEV void load(const std::uint8_t* block, int lane) {
+  BOLT_DEV void read(const std::byte* block, int lane) {
     const auto* words = reinterpret_cast<const std::uint32_t*>(block);
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane) {
 #pragma unroll
-      for (int t = 0; t < 4; ++t)
-        w[plane * 4 + t] = load_stream(words + plane * 128 + word_index(t, lane));
+      for (int t = 0; t < 4; ++t) w[plane * 4 + t] = words[plane * 128 + word_index(t, lane)];
     }
-    scale_bits = __ldg(reinterpret_cast<const unsigned short*>(block + 1024) + lane);
+    s = __half2float(__ushort_as_half(reinterpret_cast<const unsigned short*>(block + 1024)[lane]));
   }
-  struct Decoded {
-    float s;
-  };
-  BOLT_DEV Decoded decode() const { return {__half2float(__ushort_as_half(scale_bits))}; }
-  BOLT_DEV float add(const Decoded& d, const QuantView& x, int row, int group, float acc) const {
-    const uint4* words = x.slot_words(row, group);
-    const uint4 x0 = words[0], x1 = words[1];
+  // x0, x1: the row's codes in slot order; sa its scale.
+  BOLT_DEV float add(const uint4& x0, const uint4& x1, float sa, float acc) const {
     int sum = dot(w[0], x0.x, dot(w[4], x0.y, 0));
-    sum = dot(w[1], x0.z, dot(w[5], x0.w, sum));
+    int more = dot(w[1], x0.z, dot(w[5], x0.w, 0));
     sum = dot(w[2], x1.x, dot(w[6], x1.y, sum));
-    sum = dot(w[3], x1.z, dot(w[7], x1.w, sum));
-    return fma_rn(mul_rn(__int2float_rn(sum), d.s), x.row_scale(row, group), acc);
+    more = dot(w[3], x1.z, dot(w[7], x1.w, more));
+    return fma_rn(mul_rn(__int2float_rn(sum + more), s), sa, acc);
   }
+  BOLT_DEV static const std::int8_t* codes(const QuantView& x) { return x.slots; }
 };
 
 template <>
-struct Block<Format::nvfp4> {
-  std::uint32_t w[4];  // [t]
-  std::uint32_t scale_codes;
+struct Group<Format::nvfp4> {
+  std::uint32_t half0[4], half1[4];
+  float s0, s1;
 
-  BOLT_DEV void load(const std::uint8_t* block, int lane) {
+  BOLT_DEV void read(const std::byte* block, int lane) {
     const auto* words = reinterpret_cast<const std::uint32_t*>(block);
-#pragma unroll
-    for (int t = 0; t < 4; ++t) w[t] = load_stream(words + word_index(t, lane));
-    const std::uint8_t* scales = block + 512 + (lane >> 2) * 8 + (lane & 3);
-    scale_codes = __ldg(scales) | static_cast<std::uint32_t>(__ldg(scales + 4)) << 8;
-  }
-  struct Decoded {
-    std::uint32_t half0[4], half1[4];
-    float s0, s1;
-  };
-  BOLT_DEV Decoded decode() const {
-    Decoded d;
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       std::uint32_t low, high;
-      e2m1_to_s8(w[t], low, high);
-      d.half0[t] = __byte_perm(low, high, 0x5410);  // slots 0, 1, 4, 5
-      d.half1[t] = __byte_perm(low, high, 0x7632);  // slots 2, 3, 6, 7
+      e2m1_to_s8(words[word_index(t, lane)], low, high);
+      half0[t] = __byte_perm(low, high, 0x5410);  // slots 0, 1, 4, 5
+      half1[t] = __byte_perm(low, high, 0x7632);  // slots 2, 3, 6, 7
     }
-    d.s0 = e4m3_scale(scale_codes & 0xff);
-    d.s1 = e4m3_scale(scale_codes >> 8);
-    return d;
+    const auto* scales =
+        reinterpret_cast<const std::uint8_t*>(block) + 512 + (lane >> 2) * 8 + (lane & 3);
+    s0 = e4m3_scale(scales[0]);
+    s1 = e4m3_scale(scales[4]);
   }
-  BOLT_DEV float add(const Decoded& d, const QuantView& x, int row, int group, float acc) const {
-    const uint4* words = x.half_words(row, group);
-    const uint4 x0 = words[0], x1 = words[1];
-    int sum0 = dot(d.half0[0], x0.x, dot(d.half0[1], x0.z, 0));
-    int sum1 = dot(d.half1[0], x0.y, dot(d.half1[1], x0.w, 0));
-    sum0 = dot(d.half0[2], x1.x, dot(d.half0[3], x1.z, sum0));
-    sum1 = dot(d.half1[2], x1.y, dot(d.half1[3], x1.w, sum1));
+  // x0, x1: the row's codes with the halves apart.
+  BOLT_DEV float add(const uint4& x0, const uint4& x1, float sa, float acc) const {
+    int sum0 = dot(half0[0], x0.x, dot(half0[1], x0.z, 0));
+    int sum1 = dot(half1[0], x0.y, dot(half1[1], x0.w, 0));
+    sum0 = dot(half0[2], x1.x, dot(half0[3], x1.z, sum0));
+    sum1 = dot(half1[2], x1.y, dot(half1[3], x1.w, sum1));
     // The first product is exact, so this is one rounding (§4).
-    const float term = fma_rn(__int2float_rn(sum1), d.s1, mul_rn(__int2float_rn(sum0), d.s0));
-    return fma_rn(term, x.row_scale(row, group), acc);
+    const float term = fma_rn(__int2float_rn(sum1), s1, mul_rn(__int2float_rn(sum0), s0));
+    return fma_rn(term, sa, acc);
   }
+  BOLT_DEV static const std::int8_t* codes(const QuantView& x) { return x.halves; }
 };
 
 // Where a block's rows come from and go to: rows of the call, or places of an expert's slot.
@@ -141,81 +129,84 @@ BOLT_DEV void row_of(const LinearArgs& a, int y_block, int r, int& out, int& mar
   }
 }
 
-// Grid (tiles, row blocks or slots), block 32 x n_warps; shared f32 [n_segments][R][32].
+// Shared memory of integer_rows: the warps' queues, their rows of one segment, the segments' sums.
+template <int R>
+constexpr int kRowsBytes = R*(kSegmentGroups * 32 + kSegmentGroups * 4);
+
+// Grid (tiles, row blocks or slots), block 32 x n_warps.
 template <Format F, int R, bool Slots>
-__global__ void __launch_bounds__(32 * kWarpsMax) integer_rows(LinearArgs a) {
-  extern __shared__ float sums[];
-  constexpr int kBlockBytes = block_bytes(F);
-  constexpr int kUnroll = R <= 2 ? 4 : 2;
+__global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) {
+  extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int tile = blockIdx.x;
-  let_next_kernel_start();
-  if (Slots) wait_for_earlier_kernels();
+  std::byte* const my_rows = shared + n_warps * WeightQueue<F>::kStride + warp * kRowsBytes<R>;
+  auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride +
+                                              n_warps * kRowsBytes<R>);
+  enter(a.order);
+  if (Slots) wait_for_rows(a.order);
   RowMap<R, Slots> rows;
   if (!rows.find(a, blockIdx.y)) return;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  const std::uint8_t* blocks =
-      rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * kBlockBytes;
+  WeightQueue<F> queue;
+  queue.start(shared + warp * WeightQueue<F>::kStride,
+              rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * block_bytes(F),
+              a.n_groups, warp, n_warps, lane);
+  if (!Slots) wait_for_rows(a.order);  // the weights are on their way
 
-  bool waited = Slots;
   for (int segment = warp; segment < n_segments; segment += n_warps) {
     const int first = segment * kSegmentGroups;
     const int count = min(kSegmentGroups, a.n_groups - first);
+    // The rows' codes and scales of this segment: two 16-byte chunks a group, half a warp a row.
+    auto* const codes = reinterpret_cast<uint4*>(my_rows);
+    auto* const scales = reinterpret_cast<float*>(my_rows + R * kSegmentGroups * 32);
+    __syncwarp();
+#pragma unroll
+    for (int r0 = 0; r0 < R; r0 += 2) {
+      const int r = r0 + (lane >> 4), chunk = lane & 15;
+      const int in = r0 + 1 < R && lane >= 16 ? rows.in[r0 + 1 < R ? r0 + 1 : r0] : rows.in[r0];
+      if (r < R && chunk < 2 * count) {
+        const auto* from = reinterpret_cast<const uint4*>(
+            Group<F>::codes(a.x) + (static_cast<std::int64_t>(in) * a.n_groups + first) * 32);
+        codes[r * 2 * kSegmentGroups + chunk] = from[chunk];
+      }
+      if (r < R && chunk < count) {
+        scales[r * kSegmentGroups + chunk] = a.x.row_scale(in, first + chunk);
+      }
+    }
+    __syncwarp();
     float acc[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) acc[r] = 0.0f;
-    for (int g0 = 0; g0 < count; g0 += kUnroll) {
-      Block<F> b[kUnroll];
+    for (int g = 0; g < count; g += 2) {
+      const std::byte* pair = queue.front();
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (g0 + u < count)
-          b[u].load(blocks + static_cast<std::int64_t>(first + g0 + u) * kBlockBytes, lane);
-      }
-      if (!waited) {  // the weights are on their way; the rows come from the kernel before
-        wait_for_earlier_kernels();
-        waited = true;
-      }
+      for (int u = 0; u < 2; ++u) {
+        if (g + u < count) {
+          Group<F> group;
+          group.read(pair + u * block_bytes(F), lane);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (g0 + u < count) {
-          const auto d = b[u].decode();
-#pragma unroll
-          for (int r = 0; r < R; ++r) acc[r] = b[u].add(d, a.x, rows.in[r], first + g0 + u, acc[r]);
+          for (int r = 0; r < R; ++r) {
+            const uint4* x = codes + (r * kSegmentGroups + g + u) * 2;
+            acc[r] = group.add(x[0], x[1], scales[r * kSegmentGroups + g + u], acc[r]);
+          }
         }
       }
+      queue.pop(lane);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) sums[(segment * R + r) * 32 + lane] = acc[r];
   }
-  if (!waited) wait_for_earlier_kernels();
   __syncthreads();
-  for (int i = threadIdx.x; i < 32 * R; i += blockDim.x) {
-    const int n = tile * kTileRows + (i & 31);
+  for (int r = warp; r < R; r += n_warps) {
     int out, mark;
-    row_of<R, Slots>(a, blockIdx.y, i >> 5, out, mark);
-    if (out < 0 || n >= a.n_out) continue;
+    row_of<R, Slots>(a, blockIdx.y, r, out, mark);
+    if (out < 0) continue;
     float total = 0.0f;
-    for (int s = 0; s < n_segments; ++s) total = add_rn(total, sums[s * R * 32 + i]);
-    finish_sum(a, total, rows.gain, rows.gained, out, mark, n);
+#pragma unroll 4
+    for (int s = 0; s < n_segments; ++s) total = add_rn(total, sums[(s * R + r) * 32 + lane]);
+    finish_tile(a, total, rows.gain, rows.gained, out, mark, tile, lane);
   }
-}
-
-// Float weights of one group: step i holds columns 8i + 2t, 8i + 2t + 1 of chain t.
-template <Format F>
-BOLT_DEV float2 float_pair(const std::uint8_t* block, int i, int t, int lane) {
-  if constexpr (F == Format::f32) {
-    const auto* pairs = reinterpret_cast<const float2*>(block + i * 1024);
-    return __ldg(pairs + word_index(t, lane));
-  } else {
-    const std::uint32_t w =
-        load_stream(reinterpret_cast<const std::uint32_t*>(block + i * 512) + word_index(t, lane));
-    if constexpr (F == Format::bf16) {
-      return {__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)};
-    } else {
-      return {__half2float(__ushort_as_half(static_cast<unsigned short>(w))),
-              __half2float(__ushort_as_half(static_cast<unsigned short>(w >> 16)))};
-    }
-  }
+  leave(a.order);
 }
 
 // As integer_rows; shared f32 [n_segments][4 chains][R][32]. x is read as it lies: K a multiple of
@@ -227,8 +218,8 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
   constexpr int kBlockBytes = block_bytes(F);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int tile = blockIdx.x;
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
+  enter(a.order);
+  wait_for_rows(a.order);
   RowMap<R, Slots> rows;
   if (!rows.find(a, blockIdx.y)) return;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
@@ -278,34 +269,52 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 32 * R; i += blockDim.x) {
-    const int n = tile * kTileRows + (i & 31);
+  for (int r = warp; r < R; r += n_warps) {
     int out, mark;
-    row_of<R, Slots>(a, blockIdx.y, i >> 5, out, mark);
-    if (out < 0 || n >= a.n_out) continue;
+    row_of<R, Slots>(a, blockIdx.y, r, out, mark);
+    if (out < 0) continue;
     float total = 0.0f;
+#pragma unroll 4
     for (int leaf = 0; leaf < n_segments * 4; ++leaf)
-      total = add_rn(total, sums[leaf * R * 32 + i]);
-    finish_sum(a, total, rows.gain, rows.gained, out, mark, n);
+      total = add_rn(total, sums[(leaf * R + r) * 32 + lane]);
+    finish_tile(a, total, rows.gain, rows.gained, out, mark, tile, lane);
   }
+  leave(a.order);
+}
+
+template <Format F, int R, bool Slots>
+void launch_float(const LinearArgs& a, const dim3& grid, int n_segments, cudaStream_t stream) {
+  const int n_warps = std::clamp(n_segments, R >= 4 ? 4 : 2, kWarpsMax);
+  const std::size_t shared = static_cast<std::size_t>(n_segments) * R * 32 * 4 * 4;
+  allow_shared(float_rows<F, R, Slots>, shared);
+  launch(float_rows<F, R, Slots>, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream,
+         a);
+}
+
+// As many warps as there are segments, or an equal share of them, as far as shared memory goes.
+template <Format F, int R, bool Slots>
+void launch_integer(const LinearArgs& a, const dim3& grid, int n_segments, cudaStream_t stream) {
+  const std::size_t sums = static_cast<std::size_t>(n_segments) * R * 32 * 4;
+  const std::size_t of_warp = WeightQueue<F>::kStride + kRowsBytes<R>;
+  const int most = std::clamp(static_cast<int>((shared_limit() - sums) / of_warp), 1, kWarpsMax);
+  const int turns = (n_segments + most - 1) / most;
+  const int n_warps = (n_segments + turns - 1) / turns;
+  const std::size_t shared = static_cast<std::size_t>(n_warps) * of_warp + sums;
+  allow_shared(integer_rows<F, R, Slots>, shared);
+  launch(integer_rows<F, R, Slots>, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream,
+         a);
 }
 
 template <Format F, int R, bool Slots>
 void launch_rows(const LinearArgs& a, cudaStream_t stream) {
-  constexpr bool kInteger = F == Format::q8 || F == Format::nvfp4;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  const int n_warps = std::clamp(n_segments, R >= 4 ? 4 : 2, kWarpsMax);
-  const std::size_t shared = static_cast<std::size_t>(n_segments) * R * 32 * 4 * (kInteger ? 1 : 4);
   const dim3 grid(static_cast<unsigned>(n_tiles(a.n_out)),
                   static_cast<unsigned>(Slots ? a.max_slots : (a.n_rows + R - 1) / R));
-  void (*kernel)(LinearArgs);
-  if constexpr (kInteger) {
-    kernel = integer_rows<F, R, Slots>;
+  if constexpr (is_integer(F)) {
+    launch_integer<F, R, Slots>(a, grid, n_segments, stream);
   } else {
-    kernel = float_rows<F, R, Slots>;
+    launch_float<F, R, Slots>(a, grid, n_segments, stream);
   }
-  allow_shared(kernel, shared);
-  launch(kernel, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream, a);
 }
 
 template <Format F>
@@ -319,16 +328,16 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
       case 4:
         return launch_rows<F, 4, true>(a, stream);
       default:
-        return launch_rows<F, kSlotRowsFew, true>(a, stream);
+        if constexpr (!is_integer(F)) return launch_rows<F, kSlotRowsFew, true>(a, stream);
     }
+    return;
   }
-  // Shared sums of float formats grow with R and K; few rows a block always fit.
-  constexpr bool kInteger = F == Format::q8 || F == Format::nvfp4;
-  const bool long_rows = a.n_cols > (kInteger ? 32768 : 8192);
+  // Shared sums grow with rows and K; few rows a block always fit.
+  const bool long_rows = a.n_cols > (is_integer(F) ? 32768 : 8192);
   if (a.n_rows == 1) return launch_rows<F, 1, false>(a, stream);
   if (a.n_rows == 2 || long_rows) return launch_rows<F, 2, false>(a, stream);
-  if (a.n_rows <= 4) return launch_rows<F, 4, false>(a, stream);
-  launch_rows<F, 8, false>(a, stream);
+  if (a.n_rows <= 4 || is_integer(F)) return launch_rows<F, 4, false>(a, stream);
+  if constexpr (!is_integer(F)) launch_rows<F, 8, false>(a, stream);
 }
 
 }  // namespace

@@ -7,13 +7,13 @@
 #include "cuda/attention.cuh"
 #include "cuda/experts.cuh"
 #include "cuda/linear.cuh"
+#include "cuda/linear_chunk.cuh"
 #include "cuda/mamba.cuh"
+#include "cuda/operand.h"
 #include "cuda/ops.h"
 #include "cuda/rows.cuh"
 
 namespace bolt::cuda {
-
-const QuantView& operand_view(const Operand& operand);
 
 namespace {
 
@@ -170,6 +170,20 @@ std::unique_ptr<KvCache> CudaOps::kv_cache(const Attention& node, KvKind kind, i
 
 void CudaOps::mamba(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
                     Rows<const float> zxbcdt, Rows<float> y) {
+  run_mamba(batch, node, eps, cache, zxbcdt, y, {});
+}
+
+void CudaOps::mamba_quantize(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+                             Rows<const float> zxbcdt, Rows<float> y, bool integer,
+                             Operand& operand) {
+  if (node.d_inner() / node.n_ssm_groups % kGroupCols != 0) {
+    return Ops::mamba_quantize(batch, node, eps, cache, zxbcdt, y, integer, operand);
+  }
+  run_mamba(batch, node, eps, cache, zxbcdt, y, as_device(operand).hold(y, integer));
+}
+
+void CudaOps::run_mamba(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+                        Rows<const float> zxbcdt, Rows<float> y, const QuantOut& quantised) {
   auto& c = static_cast<CudaMambaCache&>(cache);
   MambaArgs a = mamba_args(node, c.h, c.raw, c.raw_dt);
   const auto rows = static_cast<std::size_t>(zxbcdt.n_rows + 32 * n_segments_);
@@ -192,6 +206,7 @@ void CudaOps::mamba(const Batch& batch, const Mamba2& node, float eps, MambaCach
   norm.n_rows = y.n_rows, norm.n_cols = a.d_inner, norm.group = a.d_inner / a.n_ssm_groups;
   norm.eps = eps;
   norm.marked = marks(batch);
+  norm.quantised = quantised;
   launch_norm(norm, stream_);
 }
 
@@ -211,9 +226,25 @@ void CudaOps::settle(const Mamba2& node, float* h, float* raw, float* raw_dt, in
 void CudaOps::attention(const Batch& batch, const Attention& node, KvCache& cache,
                         Rows<const float> q, Rows<const float> k, Rows<const float> v,
                         Rows<float> y) {
-  auto& c = static_cast<CudaKvCache&>(cache);
   (void)batch;
+  run_attention(node, cache, q, k, v, y, {});
+}
+
+void CudaOps::attention_quantize(const Batch& batch, const Attention& node, KvCache& cache,
+                                 Rows<const float> q, Rows<const float> k, Rows<const float> v,
+                                 Rows<float> y, bool integer, Operand& operand) {
+  if (node.head_dim % kGroupCols != 0) {
+    return Ops::attention_quantize(batch, node, cache, q, k, v, y, integer, operand);
+  }
+  run_attention(node, cache, q, k, v, y, as_device(operand).hold(y, integer));
+}
+
+void CudaOps::run_attention(const Attention& node, KvCache& cache, Rows<const float> q,
+                            Rows<const float> k, Rows<const float> v, Rows<float> y,
+                            const QuantOut& quantised) {
+  auto& c = static_cast<CudaKvCache&>(cache);
   AttentionArgs a;
+  a.quantised = quantised;
   a.n_heads = node.n_heads, a.n_kv_heads = node.n_kv_heads, a.head_dim = node.head_dim,
   a.n_rows = q.n_rows;
   a.c = static_cast<float>(1.44269504088896340735992468100189214L /
@@ -258,112 +289,201 @@ void CudaOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache
   launch_put(a, false, stream_);
 }
 
+struct CudaOps::ExpertCall {
+  RouteSlotsArgs route;
+  LinearArgs up, down;
+  QuantArgs hidden;  // of the hidden rows; n_rows 0 where the up kernel quantises them itself
+  CombineArgs combine;
+};
+
+CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, const QuantView& x,
+                                         int first, int n) {
+  const bool integer = is_integer(node.experts_up.format);
+  const bool hidden_integer = is_integer(node.experts_down.format);
+  const int d_out = node.experts_down.n_rows;
+  // Places a slot: as many as the rows of an expert are likely to need; more rows take more slots.
+  const int expected = n * node.top_k / node.n_experts;
+  const bool chunks = integer && hidden_integer && n > kFewRows && expected >= 6;
+  const int slot_rows = n == 1                   ? 1
+                        : chunks                 ? chunk_slot_rows(expected)
+                        : expected >= 2          ? 8
+                        : n > 2 && expected >= 1 ? 4
+                                                 : 2;
+  const int max_slots = slots_bound(n, node.top_k, node.n_experts, slot_rows);
+  const auto places = static_cast<std::size_t>(max_slots) * static_cast<std::size_t>(slot_rows);
+  const auto pairs = static_cast<std::size_t>(n * node.top_k);
+  int* ints = expert_ints_.as<int>(
+      16 + static_cast<std::size_t>(max_slots) + 4 * places + 2 * pairs, "expert slots", moved_);
+  ExpertCall call;
+  call.route.n_done = n_routed_;
+  SlotArgs& s = call.route.slots;
+  s.n_pairs = static_cast<int>(pairs), s.top_k = node.top_k, s.n_experts = node.n_experts;
+  s.slot_rows = slot_rows, s.max_slots = max_slots;
+  s.n_slots = ints;
+  s.slot_expert = ints + 16;
+  s.in_row = s.slot_expert + max_slots;
+  s.in_place = s.in_row + places;
+  s.out_place = s.in_place + places;
+  s.mark_row = s.out_place + places;
+  s.pair_place = s.mark_row + places;
+  int* choice = s.pair_place + pairs;
+  s.choice = choice;
+  const auto width = static_cast<std::size_t>(node.d_expert);
+  float* floats = expert_floats_.as<float>(
+      pairs + places * (width + static_cast<std::size_t>(d_out)), "expert rows", moved_);
+  float* hidden = floats + pairs;
+  float* out = hidden + places * width;
+
+  RouteArgs& r = call.route.route;
+  r.n_rows = n, r.n_experts = node.n_experts, r.top_k = node.top_k;
+  r.n_router_groups = node.n_router_groups, r.top_k_groups = node.top_k_groups;
+  r.norm_top_k = node.norm_top_k, r.scaling_factor = node.scaling_factor;
+  r.bias = node.router_bias.as_f32();
+  r.choice = choice, r.weight = floats;
+  r.marked = marks(batch) + first;
+
+  LinearArgs& up = call.up;
+  up.weights = reinterpret_cast<const std::uint8_t*>(node.experts_up.data);
+  up.gains = node.experts_up.gains;
+  up.matrix_bytes = static_cast<std::int64_t>(node.experts_up.matrix_bytes());
+  up.n_groups = n_groups(node.experts_up.n_cols), up.n_cols = node.experts_up.n_cols;
+  up.n_out = node.experts_up.n_rows, up.n_rows = n;
+  up.x = x;
+  up.x.x += first * x.x_stride;
+  if (integer) {
+    up.x.slots += static_cast<std::int64_t>(first) * x.n_groups * 32;
+    up.x.halves += static_cast<std::int64_t>(first) * x.n_groups * 32;
+    up.x.scale += static_cast<std::int64_t>(first) * x.n_groups;
+  }
+  up.y = hidden, up.y_stride = node.d_expert;
+  up.epilogue = Epilogue::relu2;
+  up.marked = marks(batch) + first;
+  up.n_slots = s.n_slots, up.slot_expert = s.slot_expert, up.slot_in = s.in_row;
+  up.slot_out = s.out_place, up.slot_mark = s.mark_row;
+  up.max_slots = max_slots, up.slot_rows = slot_rows;
+
+  LinearArgs& down = call.down;
+  down = up;
+  down.weights = reinterpret_cast<const std::uint8_t*>(node.experts_down.data);
+  down.gains = node.experts_down.gains;
+  down.matrix_bytes = static_cast<std::int64_t>(node.experts_down.matrix_bytes());
+  down.n_groups = n_groups(node.experts_down.n_cols), down.n_cols = node.experts_down.n_cols;
+  down.n_out = d_out;
+  down.x = QuantView{};
+  down.x.x = hidden, down.x.x_stride = node.d_expert, down.x.n_groups = down.n_groups;
+  down.slot_in = s.in_place;
+  if (hidden_integer) {
+    const std::size_t codes = places * static_cast<std::size_t>(down.n_groups) * 32;
+    auto* bytes =
+        expert_codes_.as<std::int8_t>(2 * codes + codes / 8, "expert rows' codes", moved_);
+    QuantArgs& q = call.hidden;
+    q.x = hidden, q.x_stride = node.d_expert;
+    q.n_rows = static_cast<int>(places), q.n_cols = node.d_expert;
+    q.slots = bytes, q.halves = bytes + codes;
+    q.scale = reinterpret_cast<float*>(bytes + 2 * codes);
+    q.out_place = s.out_place, q.n_slots = s.n_slots, q.slot_rows = slot_rows;
+    down.x.slots = q.slots, down.x.halves = q.halves, down.x.scale = q.scale;
+    if (quantises(up, node.experts_up.format)) {
+      up.quantised = {q.slots, q.halves, q.scale, down.n_groups};
+      up.y = nullptr;
+      q.n_rows = 0;
+    }
+  }
+  down.y = out, down.y_stride = d_out;
+  down.epilogue = Epilogue::store;
+
+  CombineArgs& c = call.combine;
+  c.n_rows = n, c.n_cols = d_out, c.top_k = node.top_k;
+  c.pair_place = s.pair_place, c.weight = floats;
+  c.out = out;
+  return call;
+}
+
 void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> logits,
                       const Operand& x, Rows<float> y) {
-  const QuantView& rows = operand_view(x);
-  const bool integer =
-      node.experts_up.format == Format::q8 || node.experts_up.format == Format::nvfp4;
-  const bool hidden_integer =
-      node.experts_down.format == Format::q8 || node.experts_down.format == Format::nvfp4;
-  const int d_out = node.experts_down.n_rows;
   for (int first = 0; first < y.n_rows; first += kExpertRows) {
     const int n = std::min(kExpertRows, y.n_rows - first);
-    // Places a slot: as many as the rows of an expert are likely to need; more rows take more
-    // slots.
-    const int expected = n * node.top_k / node.n_experts;
-    const int slot_rows = n == 1                                       ? 1
-                          : integer && hidden_integer && expected >= 6 ? kSlotRowsMany
-                          : expected >= 2                              ? 8
-                          : n > 2 && expected >= 1                     ? 4
-                                                                       : 2;
-    const int max_slots = slots_bound(n, node.top_k, node.n_experts, slot_rows);
-    const auto places = static_cast<std::size_t>(max_slots) * static_cast<std::size_t>(slot_rows);
-    const auto pairs = static_cast<std::size_t>(n * node.top_k);
-    int* ints = expert_ints_.as<int>(
-        16 + static_cast<std::size_t>(max_slots) + 4 * places + 2 * pairs, "expert slots", moved_);
-    SlotArgs s;
-    s.n_pairs = static_cast<int>(pairs), s.top_k = node.top_k, s.n_experts = node.n_experts;
-    s.slot_rows = slot_rows, s.max_slots = max_slots;
-    s.n_slots = ints;
-    s.slot_expert = ints + 16;
-    s.in_row = s.slot_expert + max_slots;
-    s.in_place = s.in_row + places;
-    s.out_place = s.in_place + places;
-    s.mark_row = s.out_place + places;
-    s.pair_place = s.mark_row + places;
-    int* choice = s.pair_place + pairs;
-    s.choice = choice;
-    const auto width = static_cast<std::size_t>(node.d_expert);
-    float* floats = expert_floats_.as<float>(
-        pairs + places * (width + static_cast<std::size_t>(d_out)), "expert rows", moved_);
-    float* hidden = floats + pairs;
-    float* out = hidden + places * width;
-
-    RouteArgs r;
-    r.n_rows = n, r.n_experts = node.n_experts, r.top_k = node.top_k;
-    r.n_router_groups = node.n_router_groups, r.top_k_groups = node.top_k_groups;
-    r.norm_top_k = node.norm_top_k, r.scaling_factor = node.scaling_factor;
-    r.logits = logits.row(first), r.logits_stride = logits.stride;
-    r.bias = node.router_bias.as_f32();
-    r.choice = choice, r.weight = floats;
-    r.marked = marks(batch) + first;
-    launch_route(r, stream_);
-    launch_slots(s, stream_);
-
-    LinearArgs up;
-    up.weights = reinterpret_cast<const std::uint8_t*>(node.experts_up.data);
-    up.gains = node.experts_up.gains;
-    up.matrix_bytes = static_cast<std::int64_t>(node.experts_up.matrix_bytes());
-    up.n_groups = n_groups(node.experts_up.n_cols), up.n_cols = node.experts_up.n_cols;
-    up.n_out = node.experts_up.n_rows, up.n_rows = n;
-    up.x = rows;
-    up.x.x += first * rows.x_stride;
-    if (integer) {
-      up.x.slots += static_cast<std::int64_t>(first) * rows.n_groups * 32;
-      up.x.halves += static_cast<std::int64_t>(first) * rows.n_groups * 32;
-      up.x.scale += static_cast<std::int64_t>(first) * rows.n_groups;
-    }
-    up.y = hidden, up.y_stride = node.d_expert;
-    up.epilogue = Epilogue::relu2;
-    up.marked = marks(batch) + first;
-    up.n_slots = s.n_slots, up.slot_expert = s.slot_expert, up.slot_in = s.in_row;
-    up.slot_out = s.out_place, up.slot_mark = s.mark_row;
-    up.max_slots = max_slots, up.slot_rows = slot_rows;
-    launch_linear(up, node.experts_up.format, stream_);
-
-    LinearArgs down = up;
-    down.weights = reinterpret_cast<const std::uint8_t*>(node.experts_down.data);
-    down.gains = node.experts_down.gains;
-    down.matrix_bytes = static_cast<std::int64_t>(node.experts_down.matrix_bytes());
-    down.n_groups = n_groups(node.experts_down.n_cols), down.n_cols = node.experts_down.n_cols;
-    down.n_out = d_out;
-    down.x = QuantView{};
-    down.x.x = hidden, down.x.x_stride = node.d_expert, down.x.n_groups = down.n_groups;
-    down.slot_in = s.in_place;
-    if (hidden_integer) {
-      const std::size_t codes = places * static_cast<std::size_t>(down.n_groups) * 32;
-      auto* bytes =
-          expert_codes_.as<std::int8_t>(2 * codes + codes / 8, "expert rows' codes", moved_);
-      QuantArgs q;
-      q.x = hidden, q.x_stride = node.d_expert;
-      q.n_rows = static_cast<int>(places), q.n_cols = node.d_expert;
-      q.slots = bytes, q.halves = bytes + codes;
-      q.scale = reinterpret_cast<float*>(bytes + 2 * codes);
-      q.out_place = s.out_place, q.n_slots = s.n_slots, q.slot_rows = slot_rows;
-      launch_quantize(q, stream_);
-      down.x.slots = q.slots, down.x.halves = q.halves, down.x.scale = q.scale;
-    }
-    down.y = out, down.y_stride = d_out;
-    down.epilogue = Epilogue::store;
-    launch_linear(down, node.experts_down.format, stream_);
-
-    CombineArgs c;
-    c.n_rows = n, c.n_cols = d_out, c.top_k = node.top_k;
-    c.pair_place = s.pair_place, c.weight = floats;
-    c.out = out;
-    c.y = y.row(first), c.y_stride = y.stride;
-    launch_combine(c, stream_);
+    ExpertCall call = expert_call(batch, node, as_device(x).view(), first, n);
+    call.route.route.logits = logits.row(first);
+    call.route.route.logits_stride = logits.stride;
+    launch_route(call.route.route, stream_);
+    launch_slots(call.route.slots, stream_);
+    launch_linear(call.up, node.experts_up.format, stream_);
+    if (call.hidden.n_rows > 0) launch_quantize(call.hidden, stream_);
+    launch_linear(call.down, node.experts_down.format, stream_);
+    call.combine.y = y.row(first), call.combine.y_stride = y.stride;
+    launch_combine(call.combine, stream_);
   }
+}
+
+// Few rows: the shared expert's and the latent projection's linears run beside routing and the
+// routed experts, and the sums are folded into what ends the layer.
+void CudaOps::moe(const Batch& batch, const Moe& node, const Operand& u, const MoeScratch& scratch,
+                  Rows<float> x) {
+  const int n = x.n_rows;
+  if (n > kFewRows || node.router.gains != nullptr) return Ops::moe(batch, node, u, scratch, x);
+  const bool has_latent = node.d_latent > 0, has_shared = node.d_shared > 0;
+  const QuantView& rows = as_device(u).view();
+
+  RouterArgs router;
+  router.weights = reinterpret_cast<const std::uint8_t*>(node.router.data);
+  router.format = node.router.format;
+  router.n_experts = node.n_experts, router.n_cols = node.router.n_cols, router.n_rows = n;
+  router.x = rows.x, router.x_stride = rows.x_stride;
+  const int n_leaves = 4 * ((rows.n_groups + kSegmentGroups - 1) / kSegmentGroups);
+  router.leaves = router_leaves_.as<float>(
+      static_cast<std::size_t>(kFewRows * n_leaves * n_tiles(node.n_experts) * kTileRows),
+      "router sums", moved_);
+  launch_router(router, stream_);
+
+  const QuantView* expert_rows = &rows;
+  if (has_latent) {
+    auto& latent = as_device(*scratch.latent_operand);
+    LinearArgs down = linear_args(batch, u, {&node.latent_down, Epilogue::store, scratch.latent});
+    down.quantised = latent.hold(scratch.latent, is_integer(node.experts_up.format));
+    down.order = Order::follower;
+    launch_linear(down, node.latent_down.format, stream_);
+    expert_rows = &latent.view();
+  }
+  ExpertCall call = expert_call(batch, node, *expert_rows, 0, n);
+  call.route.route.leaves = router.leaves, call.route.route.n_leaves = n_leaves;
+  launch_route_slots(call.route, stream_);
+
+  if (has_shared) {
+    auto& shared = as_device(*scratch.shared_operand);
+    LinearArgs up = linear_args(batch, u, {&node.shared_up, Epilogue::relu2, scratch.shared});
+    up.quantised = shared.hold(scratch.shared, is_integer(node.shared_down.format));
+    if (up.quantised.slots != nullptr) up.y = nullptr;
+    up.order = Order::follower;
+    launch_linear(up, node.shared_up.format, stream_);
+    call.up.order = Order::leader;
+  }
+  launch_linear(call.up, node.experts_up.format, stream_);
+  if (has_shared) {
+    LinearArgs down = linear_args(batch, *scratch.shared_operand,
+                                  {&node.shared_down, Epilogue::store, scratch.routed});
+    down.order = Order::follower;
+    launch_linear(down, node.shared_down.format, stream_);
+  }
+  if (call.hidden.n_rows > 0) launch_quantize(call.hidden, stream_);
+  launch_linear(call.down, node.experts_down.format, stream_);
+
+  CombineArgs& combine = call.combine;
+  const float* plus = has_shared ? scratch.routed.data : nullptr;
+  if (!has_latent) {
+    combine.y = x.data, combine.y_stride = x.stride;
+    combine.residual = true;
+    combine.plus = plus, combine.plus_stride = scratch.routed.stride;
+    launch_combine(combine, stream_);
+    return;
+  }
+  auto& latent = as_device(*scratch.latent_operand);
+  combine.y = scratch.latent_out.data, combine.y_stride = scratch.latent_out.stride;
+  combine.quantised = latent.hold(scratch.latent_out, is_integer(node.latent_up.format));
+  launch_combine(combine, stream_);
+  LinearArgs up = linear_args(batch, *scratch.latent_operand, {&node.latent_up, Epilogue::add, x});
+  up.plus = plus, up.plus_stride = scratch.routed.stride;
+  launch_linear(up, node.latent_up.format, stream_);
 }
 
 }  // namespace bolt::cuda

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cuda/linear.cuh"
+#include "cuda/operand.h"
 #include "cuda/ops.h"
 #include "cuda/rows.cuh"
 
@@ -15,35 +16,10 @@ constexpr std::size_t kCapturedMax = 512;
 
 }  // namespace
 
-// Quantised rows of the last quantize().
-class CudaOperand final : public Operand {
- public:
-  CudaOperand(int max_rows, int max_cols) {
-    const auto rows = static_cast<std::size_t>(max_rows);
-    const auto groups = static_cast<std::size_t>((max_cols + kGroupCols - 1) / kGroupCols);
-    slots_ = device_alloc<std::int8_t>(rows * groups * 32, "quantised rows");
-    halves_ = device_alloc<std::int8_t>(rows * groups * 32, "quantised rows");
-    scale_ = device_alloc<float>(rows * groups, "quantised rows' scales");
-  }
-  QuantView view;
-  int n_rows = 0, n_cols = 0;
-  bool integer = false;
-  std::int8_t* slots() { return slots_.get(); }
-  std::int8_t* halves() { return halves_.get(); }
-  float* scale() { return scale_.get(); }
-
- private:
-  DevicePtr<std::int8_t> slots_, halves_;
-  DevicePtr<float> scale_;
-};
-
-const QuantView& operand_view(const Operand& operand) {
-  return static_cast<const CudaOperand&>(operand).view;
-}
-
 CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
   check(cudaSetDevice(device), "choosing the device");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  n_routed_ = static_cast<unsigned*>(allocate(sizeof(unsigned), "routed rows"));
   for (Staging& s : staging_) {
     check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
   }
@@ -207,43 +183,69 @@ void CudaOps::add(Rows<const float> x, Rows<float> y) { launch_add(x, y, stream_
 
 void CudaOps::rms_norm(const Batch& batch, Rows<const float> x, const float* w, float eps,
                        int group, Rows<float> y) {
+  norm(batch, x, w, eps, group, y, {});
+}
+
+void CudaOps::norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
+                   Rows<float> y, const QuantOut& quantised) {
   NormArgs a;
   a.x = x.data, a.x_stride = x.stride;
   a.w = w, a.y = y.data, a.y_stride = y.stride;
   a.n_rows = x.n_rows, a.n_cols = x.n_cols, a.group = group, a.eps = eps;
   a.marked = marks(batch);
+  a.quantised = quantised;
   launch_norm(a, stream_);
 }
 
+void CudaOps::norm_quantize(const Batch& batch, Rows<const float> x, const float* w, float eps,
+                            Rows<float> y, bool integer, Operand& operand) {
+  norm(batch, x, w, eps, x.n_cols, y, as_device(operand).hold(y, integer));
+}
+
 void CudaOps::quantize(Rows<const float> x, bool integer, Operand& operand) {
-  auto& o = static_cast<CudaOperand&>(operand);
-  o.view = {x.data,     x.stride,  o.slots(),
-            o.halves(), o.scale(), (x.n_cols + kGroupCols - 1) / kGroupCols};
-  o.n_rows = x.n_rows, o.n_cols = x.n_cols, o.integer = integer;
+  const QuantOut out = as_device(operand).hold(x, integer);
   if (!integer) return;
   QuantArgs a;
   a.x = x.data, a.x_stride = x.stride, a.n_rows = x.n_rows, a.n_cols = x.n_cols;
-  a.slots = o.slots(), a.halves = o.halves(), a.scale = o.scale();
+  a.slots = out.slots, a.halves = out.halves, a.scale = out.scale;
   launch_quantize(a, stream_);
 }
 
-void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
-                     Rows<float> y) {
-  const auto& o = static_cast<const CudaOperand&>(x);
-  require(w.layout == Layout::tiles && o.n_cols == w.n_cols && y.n_cols >= w.n_rows,
+LinearArgs CudaOps::linear_args(const Batch& batch, const Operand& x, const LinearTask& call) {
+  const CudaOperand& o = as_device(x);
+  const Weight& w = *call.w;
+  require(w.layout == Layout::tiles && o.n_cols() == w.n_cols && call.y.n_cols >= w.n_rows,
           "a linear's shapes agree");
-  require(o.integer || (w.format != Format::q8 && w.format != Format::nvfp4),
-          "integer formats take quantised rows");
+  require(o.is_integer() || !is_integer(w.format), "integer formats take quantised rows");
   LinearArgs a;
   a.weights = reinterpret_cast<const std::uint8_t*>(w.data);
   a.gains = w.gains;
   a.matrix_bytes = static_cast<std::int64_t>(w.matrix_bytes());
-  a.n_groups = n_groups(w.n_cols), a.n_cols = w.n_cols, a.n_out = w.n_rows, a.n_rows = y.n_rows;
-  a.x = o.view;
-  a.y = y.data, a.y_stride = y.stride;
-  a.epilogue = epilogue;
+  a.n_groups = n_groups(w.n_cols), a.n_cols = w.n_cols, a.n_out = w.n_rows;
+  a.n_rows = call.y.n_rows;
+  a.x = o.view();
+  a.y = call.y.data, a.y_stride = call.y.stride;
+  a.epilogue = call.epilogue;
   a.marked = marks(batch);
-  launch_linear(a, w.format, stream_);
+  return a;
+}
+
+void CudaOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
+                     Rows<float> y) {
+  launch_linear(linear_args(batch, x, {&w, epilogue, y}), w.format, stream_);
+}
+
+// Few rows: the calls run at once.
+void CudaOps::linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls) {
+  if (batch.n_rows > kFewRows) return Ops::linears(batch, x, calls);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    LinearArgs a = linear_args(batch, x, calls[i]);
+    if (calls[i].quantised != nullptr) {
+      a.quantised = as_device(*calls[i].quantised).hold(calls[i].y, true);
+    }
+    a.order = calls.size() == 1 ? Order::alone : i == 0 ? Order::leader : Order::follower;
+    launch_linear(a, calls[i].w->format, stream_);
+  }
 }
 
 void CudaOps::finish(const Batch& batch) {

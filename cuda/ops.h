@@ -19,6 +19,13 @@ namespace bolt::cuda {
 
 inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
 
+struct LinearArgs;
+struct QuantOut;
+struct QuantView;
+
+// Calls of up to so many rows are bound by memory and launches: their kernels overlap and fuse.
+inline constexpr int kFewRows = 32;
+
 // Device memory that grows; growing drops the contents, and the graphs that hold its address.
 class Scratch {
  public:
@@ -72,6 +79,17 @@ class CudaOps final : public Ops {
   void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
                Rows<float> y) override;
   void add(Rows<const float> x, Rows<float> y) override;
+  void norm_quantize(const Batch& batch, Rows<const float> x, const float* w, float eps,
+                     Rows<float> y, bool integer, Operand& operand) override;
+  void linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls) override;
+  void mamba_quantize(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+                      Rows<const float> zxbcdt, Rows<float> y, bool integer,
+                      Operand& operand) override;
+  void attention_quantize(const Batch& batch, const Attention& node, KvCache& cache,
+                          Rows<const float> q, Rows<const float> k, Rows<const float> v,
+                          Rows<float> y, bool integer, Operand& operand) override;
+  void moe(const Batch& batch, const Moe& node, const Operand& u, const MoeScratch& scratch,
+           Rows<float> x) override;
   void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
@@ -89,7 +107,19 @@ class CudaOps final : public Ops {
     cudaEvent_t used = nullptr;
   };
 
+  // A call of routed experts over rows [first, first + n): its kernels' arguments.
+  struct ExpertCall;
+
   std::uint8_t* marks(const Batch& batch) const;
+  void norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
+            Rows<float> y, const QuantOut& quantised);
+  LinearArgs linear_args(const Batch& batch, const Operand& x, const LinearTask& call);
+  void run_mamba(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+                 Rows<const float> zxbcdt, Rows<float> y, const QuantOut& quantised);
+  void run_attention(const Attention& node, KvCache& cache, Rows<const float> q,
+                     Rows<const float> k, Rows<const float> v, Rows<float> y,
+                     const QuantOut& quantised);
+  ExpertCall expert_call(const Batch& batch, const Moe& node, const QuantView& x, int first, int n);
   void upload_batch(std::span<const Segment> segments, std::span<const int> ids, int n_rows);
   void drop_graphs();
 
@@ -114,7 +144,8 @@ class CudaOps final : public Ops {
 
   bool moved_ = false;  // a buffer moved since the graphs were captured
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
-      expert_floats_, expert_codes_, sample_memory_;
+      expert_floats_, expert_codes_, router_leaves_, sample_memory_;
+  unsigned* n_routed_ = nullptr;  // rows routed so far in the call at work
   PinnedPtr<std::byte> sample_host_;
   std::size_t sample_host_bytes_ = 0;
   std::unordered_map<const int*, DevicePtr<int>> id_tables_;

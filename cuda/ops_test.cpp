@@ -21,8 +21,6 @@ struct Ground {
   DeviceCopies copies;
 };
 
-bool is_integer_format(Format f) { return f == Format::q8 || f == Format::nvfp4; }
-
 const char* name_of(Format f) {
   switch (f) {
     case Format::f32:
@@ -94,9 +92,9 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
         for (int repeat = 0; repeat < (n_rows == 8 ? kRepeats : 1); ++repeat) {
           for (const Epilogue epilogue : {Epilogue::store, Epilogue::add, Epilogue::relu2}) {
             batch.begin(g.host, g.device);
-            g.host.quantize(in.on_host, is_integer_format(format), *operand_host);
+            g.host.quantize(in.on_host, is_integer(format), *operand_host);
             g.host.linear(batch.on_host, *operand_host, w.weight, epilogue, y.on_host);
-            g.device.quantize(in.on_device, is_integer_format(format), *operand_device);
+            g.device.quantize(in.on_device, is_integer(format), *operand_device);
             g.device.linear(batch.on_device, *operand_device, on_device, epilogue, y.on_device);
             g.device.finish(batch.on_device);
             CHECK(batch.host_marks == batch.device_marks);
@@ -114,9 +112,9 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
       const BothRows y = BothRows::poisoned(copies, 1, shape.n);
       BothBatch batch(1);
       batch.begin(g.host, g.device);
-      g.host.quantize(in.on_host, is_integer_format(format), *operand_host);
+      g.host.quantize(in.on_host, is_integer(format), *operand_host);
       g.host.linear(batch.on_host, *operand_host, w.weight, Epilogue::store, y.on_host);
-      g.device.quantize(in.on_device, is_integer_format(format), *operand_device);
+      g.device.quantize(in.on_device, is_integer(format), *operand_device);
       g.device.linear(batch.on_device, *operand_device, wrong, Epilogue::store, y.on_device);
       g.device.finish(batch.on_device);
       CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 1);
@@ -333,15 +331,147 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
         BothBatch batch(n_rows);
         for (int repeat = 0; repeat < (n_rows == 9 ? kRepeats : 1); ++repeat) {
           batch.begin(g.host, g.device);
-          g.host.quantize(x.on_host, is_integer_format(format), *operand_host);
+          g.host.quantize(x.on_host, is_integer(format), *operand_host);
           g.host.experts(batch.on_host, host, logits.on_host, *operand_host, y.on_host);
-          g.device.quantize(x.on_device, is_integer_format(format), *operand_device);
+          g.device.quantize(x.on_device, is_integer(format), *operand_device);
           g.device.experts(batch.on_device, device, logits.on_device, *operand_device, y.on_device);
           g.device.finish(batch.on_device);
           CHECK(batch.host_marks == batch.device_marks);
           const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
           CHECK_MESSAGE(differ == 0, name_of(format), " experts ", s.experts, " rows ", n_rows);
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("a whole mixture-of-experts layer: norm, shared expert, latents, residual") {
+  Ground g;
+  struct Shape {
+    int d_model, experts, top_k, groups, kept, d_expert, d_shared, d_latent;
+  };
+  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16}) {
+    for (const Shape s : {Shape{96, 16, 4, 1, 1, 72, 0, 0},
+                          {320, 128, 6, 1, 1, 96, 160, 0},
+                          {200, 40, 3, 4, 2, 33, 100, 0},
+                          {288, 32, 5, 1, 1, 64, 224, 128},
+                          {2720, 8, 2, 1, 1, 544, 96, 0}}) {
+      DeviceCopies weights;
+      std::vector<SyntheticWeight> owned;
+      owned.reserve(9);
+      Moe host, device;
+      const auto make = [&](Format f, int n, int rows, int cols) {
+        owned.push_back(synthetic_weight(f, n, rows, cols, 70 + owned.size()));
+        return owned.back().weight;
+      };
+      host.n_experts = s.experts, host.top_k = s.top_k, host.n_router_groups = s.groups;
+      host.top_k_groups = s.kept, host.norm_top_k = true, host.scaling_factor = 2.5f;
+      host.d_expert = s.d_expert, host.d_shared = s.d_shared, host.d_latent = s.d_latent;
+      const int d_in = s.d_latent > 0 ? s.d_latent : s.d_model;
+      host.router = make(s.groups > 1 ? Format::bf16 : Format::f32, 1, s.experts, s.d_model);
+      owned.push_back(plain_weight(even_floats(23, s.experts, 0.2f), 1, s.experts));
+      host.router_bias = owned.back().weight;
+      host.experts_up = make(format, s.experts, s.d_expert, d_in);
+      host.experts_down = make(format, s.experts, d_in, s.d_expert);
+      if (s.d_shared > 0) {
+        host.shared_up = make(format, 1, s.d_shared, s.d_model);
+        host.shared_down = make(format, 1, s.d_model, s.d_shared);
+      }
+      if (s.d_latent > 0) {
+        host.latent_down = make(format, 1, s.d_latent, s.d_model);
+        host.latent_up = make(format, 1, s.d_model, s.d_latent);
+      }
+      device = host;
+      for (Weight* w :
+           {&device.router, &device.router_bias, &device.experts_up, &device.experts_down,
+            &device.shared_up, &device.shared_down, &device.latent_down, &device.latent_up}) {
+        *w = weights.put(*w);
+      }
+      const std::vector<float> norm = even_floats(90, s.d_model, 0.3f);
+      const float* norm_device = weights.put(norm.data(), norm.size());
+      for (const int n_rows : {1, 2, 4, 5, 8, 9, 17, 32, 33, 64}) {
+        DeviceCopies copies;
+        std::vector<float> values = planted_floats(91, n_rows * s.d_model);
+        if (n_rows > 7) values = with_nonfinite(std::move(values), s.d_model, 5);
+        const BothRows x(copies, values, n_rows, s.d_model);
+        const auto rows_of = [&](int cols) {
+          return BothRows::poisoned(copies, n_rows, std::max(cols, 1));
+        };
+        const BothRows u = rows_of(s.d_model), choice = rows_of(s.experts),
+                       routed = rows_of(s.d_model), shared = rows_of(s.d_shared),
+                       latent = rows_of(s.d_latent), latent_out = rows_of(s.d_latent);
+        std::unique_ptr<Operand> operands[2][3];
+        Ops* const sides[] = {&g.host, &g.device};
+        for (int side = 0; side < 2; ++side) {
+          for (auto& operand : operands[side]) operand = sides[side]->operand(n_rows, s.d_model);
+        }
+        BothBatch batch(n_rows);
+        for (int repeat = 0; repeat < (n_rows <= 2 ? kRepeats : 2); ++repeat) {
+          batch.begin(g.host, g.device);
+          for (int side = 0; side < 2; ++side) {
+            const auto pick = [&](const BothRows& rows) {
+              return side == 0 ? rows.on_host : rows.on_device;
+            };
+            auto& [first, second, third] = operands[side];
+            const Batch& b = side == 0 ? batch.on_host : batch.on_device;
+            sides[side]->norm_quantize(b, pick(x), side == 0 ? norm.data() : norm_device, 1e-5f,
+                                       pick(u), is_integer(format), *first);
+            sides[side]->moe(b, side == 0 ? host : device, *first,
+                             {pick(choice), pick(routed), pick(shared), pick(latent),
+                              pick(latent_out), second.get(), third.get()},
+                             pick(x));
+          }
+          g.device.finish(batch.on_device);
+          CHECK(batch.host_marks == batch.device_marks);
+          const int differ = rows_that_differ(x, x.read_device(g.device), batch.host_marks);
+          CHECK_MESSAGE(differ == 0, name_of(format), " d ", s.d_model, " rows ", n_rows,
+                        " repeat ", repeat);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("linears at once: one operand, quantised outputs") {
+  Ground g;
+  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16}) {
+    for (const int k : {300, 2688}) {
+      DeviceCopies weights;
+      const SyntheticWeight a = synthetic_weight(format, 1, 320, k, 31),
+                            b = synthetic_weight(format, 1, 70, k, 32),
+                            c = synthetic_weight(Format::q8, 1, 48, 320, 33);
+      const Weight a_device = weights.put(a.weight), b_device = weights.put(b.weight),
+                   c_device = weights.put(c.weight);
+      for (int n_rows = 1; n_rows <= 34; ++n_rows) {
+        DeviceCopies copies;
+        const BothRows x(copies, planted_floats(34, n_rows * k), n_rows, k);
+        const BothRows wide = BothRows::poisoned(copies, n_rows, 320),
+                       side = BothRows::poisoned(copies, n_rows, 70),
+                       y = BothRows::poisoned(copies, n_rows, 48);
+        BothBatch batch(n_rows);
+        const auto x_host = g.host.operand(n_rows, k), x_device = g.device.operand(n_rows, k),
+                   wide_host = g.host.operand(n_rows, 320),
+                   wide_device = g.device.operand(n_rows, 320);
+        batch.begin(g.host, g.device);
+        const auto run = [&](Ops& ops, const Batch& on, Rows<float> in, Operand& in_operand,
+                             const Weight& wa, const Weight& wb, const Weight& wc,
+                             Rows<float> rows_a, Operand& operand_a, Rows<float> rows_b,
+                             Rows<float> rows_y) {
+          ops.quantize(in, is_integer(format), in_operand);
+          const LinearTask calls[] = {{&wa, Epilogue::relu2, rows_a, &operand_a},
+                                      {&wb, Epilogue::store, rows_b}};
+          ops.linears(on, in_operand, calls);
+          ops.linear(on, operand_a, wc, Epilogue::store, rows_y);
+        };
+        run(g.host, batch.on_host, x.on_host, *x_host, a.weight, b.weight, c.weight, wide.on_host,
+            *wide_host, side.on_host, y.on_host);
+        run(g.device, batch.on_device, x.on_device, *x_device, a_device, b_device, c_device,
+            wide.on_device, *wide_device, side.on_device, y.on_device);
+        g.device.finish(batch.on_device);
+        CHECK(batch.host_marks == batch.device_marks);
+        CHECK_MESSAGE(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0,
+                      name_of(format), " k ", k, " rows ", n_rows);
+        CHECK(rows_that_differ(side, side.read_device(g.device), batch.host_marks) == 0);
       }
     }
   }

@@ -37,7 +37,9 @@ struct QuantView {
 BOLT_DEV void quantize_group(float value, int lane, std::int8_t* slots, std::int8_t* halves,
                              float* scale) {
   const bool bad = __any_sync(kFullWarp, !finite(value));
-  const float amax = warp_max(fabsf(value));
+  // Magnitudes are ordered as their bits are.
+  const float amax =
+      __uint_as_float(__reduce_max_sync(kFullWarp, bad ? 0u : __float_as_uint(fabsf(value))));
   const bool zero = bad || amax < 0x1p-120f;
   const float inverse = zero ? 0.0f : __fdiv_rn(127.0f, amax);
   const int q = zero ? 0 : __float2int_rn(mul_rn(value, inverse));
@@ -46,5 +48,18 @@ BOLT_DEV void quantize_group(float value, int lane, std::int8_t* slots, std::int
   halves[t * 8 + ((p >> 1) & 1) * 4 + (p & 1) + 2 * (p >> 2)] = static_cast<std::int8_t>(q);
   if (lane == 0) *scale = bad ? __uint_as_float(kExactNan) : zero ? 0.0f : __fdiv_rn(amax, 127.0f);
 }
+
+// Where a kernel leaves its outputs quantised.
+struct QuantOut {
+  std::int8_t* slots = nullptr;  // null: nowhere
+  std::int8_t* halves = nullptr;
+  float* scale = nullptr;
+  int n_groups = 0;
+
+  BOLT_DEV void put(float value, int row, int group, int lane) const {
+    const std::int64_t place = static_cast<std::int64_t>(row) * n_groups + group;
+    quantize_group(value, lane, slots + place * 32, halves + place * 32, scale + place);
+  }
+};
 
 }  // namespace bolt::cuda

@@ -1,4 +1,7 @@
 // Row-wise kernels: embedding, residual add, norms (arithmetic.md §5), quantisation (§3).
+#include <algorithm>
+
+#include "core/base/error.h"
 #include "cuda/launch.cuh"
 #include "cuda/quantize.cuh"
 #include "cuda/rows.cuh"
@@ -36,27 +39,44 @@ __global__ void add_rows(const float* x, std::int64_t x_stride, float* y, std::i
   *place = add_rn(*place, x[blockIdx.y * x_stride + i]);
 }
 
-// Block = one group of one row. Threads 0..63 are the 64 chains, element k in chain k mod 64; the
-// others only load and store.
-template <bool Gated>
-__global__ void __launch_bounds__(256) norm_rows(NormArgs a) {
+// Block = one norm group of one row: thread i holds columns i, i + 512, ... of it, so that a warp
+// holds groups of 32 columns, which it can quantise. Threads 0..63 are the contract's 64 chains,
+// element k in chain k mod 64. Items: columns a thread.
+constexpr int kNormThreads = 512;
+
+template <bool Gated, int Items>
+__global__ void __launch_bounds__(kNormThreads) norm_rows(NormArgs a) {
   extern __shared__ float values[];
   __shared__ float chain[64];
   let_next_kernel_start();
-  wait_for_earlier_kernels();
   const int first = blockIdx.x * a.group, row = blockIdx.y;
+  float w[Items];
+#pragma unroll
+  for (int j = 0; j < Items; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    w[j] = i < a.group ? __ldg(a.w + first + i) : 0.0f;
+  }
+  wait_for_earlier_kernels();
   const float* x = a.x + row * a.x_stride + first;
-  for (int i = threadIdx.x; i < a.group; i += blockDim.x) {
-    float v = x[i];
+  float v[Items];
+#pragma unroll
+  for (int j = 0; j < Items; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    v[j] = i < a.group ? x[i] : 0.0f;
     if (Gated) {
-      const float z = a.gate[row * a.gate_stride + first + i];
-      v = mul_rn(v, mul_rn(z, exact_sigmoid(z)));
+      const float z = i < a.group ? a.gate[row * a.gate_stride + first + i] : 0.0f;
+      v[j] = mul_rn(v[j], mul_rn(z, exact_sigmoid(z)));
     }
-    values[i] = v;
+  }
+#pragma unroll
+  for (int j = 0; j < Items; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    if (i < a.group) values[i] = v[j];
   }
   __syncthreads();
   if (threadIdx.x < 64) {
     float c = 0.0f;
+#pragma unroll 8
     for (int i = threadIdx.x; i < a.group; i += 64) c = fma_rn(values[i], values[i], c);
     chain[threadIdx.x] = c;
   }
@@ -73,8 +93,15 @@ __global__ void __launch_bounds__(256) norm_rows(NormArgs a) {
   __syncthreads();
   const float r = chain[0];
   float* y = a.y + row * a.y_stride + first;
-  for (int i = threadIdx.x; i < a.group; i += blockDim.x) {
-    y[i] = mul_rn(mul_rn(values[i], r), a.w[first + i]);
+#pragma unroll
+  for (int j = 0; j < Items; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    const float out = mul_rn(mul_rn(v[j], r), w[j]);
+    if (i < a.group) y[i] = out;
+    // The warp's first column is a multiple of 32, in the group and in the row.
+    if (a.quantised.slots != nullptr && i - (threadIdx.x & 31) < a.group) {
+      a.quantised.put(i < a.group ? out : 0.0f, row, (first + i) / kGroupCols, threadIdx.x & 31);
+    }
   }
 }
 
@@ -104,12 +131,27 @@ void launch_add(Rows<const float> x, Rows<float> y, cudaStream_t stream) {
   launch(add_rows, grid, dim3(256), 0, stream, x.data, x.stride, y.data, y.stride, y.n_cols);
 }
 
-void launch_norm(const NormArgs& a, cudaStream_t stream) {
+namespace {
+
+template <bool Gated>
+void launch_norm_of(const NormArgs& a, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(a.n_cols / a.group), static_cast<unsigned>(a.n_rows));
   const std::size_t shared = static_cast<std::size_t>(a.group) * sizeof(float);
-  auto* kernel = a.gate != nullptr ? norm_rows<true> : norm_rows<false>;
+  const int n_threads = std::min(kNormThreads, (a.group + 63) / 64 * 64);
+  const int items = (a.group + n_threads - 1) / n_threads;
+  auto* kernel = items <= 1    ? norm_rows<Gated, 1>
+                 : items <= 6  ? norm_rows<Gated, 6>
+                 : items <= 16 ? norm_rows<Gated, 16>
+                               : norm_rows<Gated, 40>;
+  require(items <= 40, "a norm's group fits a block's registers");
   allow_shared(kernel, shared);
-  launch(kernel, grid, dim3(256), shared, stream, a);
+  launch(kernel, grid, dim3(static_cast<unsigned>(n_threads)), shared, stream, a);
+}
+
+}  // namespace
+
+void launch_norm(const NormArgs& a, cudaStream_t stream) {
+  a.gate != nullptr ? launch_norm_of<true>(a, stream) : launch_norm_of<false>(a, stream);
 }
 
 void launch_quantize(const QuantArgs& a, cudaStream_t stream) {

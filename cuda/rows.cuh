@@ -5,6 +5,7 @@
 
 #include "core/ops/ops.h"
 #include "cuda/batch.cuh"
+#include "cuda/quantize.cuh"
 
 namespace bolt::cuda {
 
@@ -25,6 +26,7 @@ struct NormArgs {
   int n_rows = 0, n_cols = 0, group = 0;
   float eps = 0.0f;
   std::uint8_t* marked = nullptr;
+  QuantOut quantised;  // y quantised, too, if wanted; then `group` is a multiple of 32, or the row
 };
 void launch_norm(const NormArgs& args, cudaStream_t stream);
 

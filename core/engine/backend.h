@@ -31,6 +31,9 @@ struct CudaDevice {
 std::vector<CudaDevice> cuda_devices(std::string* why = nullptr);
 bool built_with_cuda();
 
+// Bytes a second that a GPU reads of its own memory at most, measured now; 0 without CUDA.
+double cuda_read_ceiling(int ordinal);
+
 // Uploads the graph's weights to GPU `ordinal`. graphs: capture calls of few rows and replay them.
 // Throws Error(fault) naming what is missing: driver, device, architecture, memory.
 Backend open_cuda(const Graph& graph, int ordinal, bool graphs);

@@ -19,7 +19,7 @@ int scratch_cols(const Attention& a) {
 int scratch_cols(const Mlp& m) { return aligned(m.d_ff); }
 int scratch_cols(const Moe& m) {
   return aligned(m.n_experts) + aligned(m.d_shared) + 2 * aligned(m.d_latent) +
-         aligned(m.router.n_cols);  // the routed sum, d_model wide
+         aligned(m.router.n_cols);  // the routed sum is d_model wide
 }
 
 // Hands out columns of one scratch row after another.
@@ -40,9 +40,16 @@ class Carver {
 
 // Whether any of these linears takes its rows quantised.
 bool any_integer(std::initializer_list<const Weight*> weights) {
-  return std::any_of(weights.begin(), weights.end(), [](const Weight* w) {
-    return w->present() && (w->format == Format::q8 || w->format == Format::nvfp4);
-  });
+  return std::any_of(weights.begin(), weights.end(),
+                     [](const Weight* w) { return w->present() && is_integer(w->format); });
+}
+
+// Whether the linears that read a layer's normed rows take them quantised.
+bool takes_integer(const Mamba2& m) { return any_integer({&m.in_proj}); }
+bool takes_integer(const Attention& a) { return any_integer({&a.q_proj, &a.k_proj, &a.v_proj}); }
+bool takes_integer(const Mlp& m) { return any_integer({&m.up_proj}); }
+bool takes_integer(const Moe& m) {
+  return any_integer({&m.shared_up, m.d_latent > 0 ? &m.latent_down : &m.experts_up});
 }
 
 // Rows [first, first + n) of a batch, for ops that treat each row alone.
@@ -83,11 +90,17 @@ std::uint64_t shape_key(std::uint64_t kind, const Batch& batch) {
 Forward::Forward(Ops& ops, const Graph& graph, KvKind kv, int n_slots, int n_pages, int max_rows,
                  int max_logit_rows)
     : ops_(ops), graph_(graph) {
-  int scratch = 0, widest = graph.d_model;
+  int scratch = 0, widest = graph.d_model, hidden_cols = 0, latent_cols = 0;
   const auto visit = [&](const Layer& layer) {
     const int cols = std::visit([](const auto& mixer) { return scratch_cols(mixer); }, layer.mixer);
     scratch = std::max(scratch, cols);
     widest = std::max(widest, cols);
+    if (const auto* mlp = std::get_if<Mlp>(&layer.mixer)) {
+      hidden_cols = std::max(hidden_cols, mlp->d_ff);
+    } else if (const auto* moe = std::get_if<Moe>(&layer.mixer)) {
+      hidden_cols = std::max(hidden_cols, moe->d_shared);
+      latent_cols = std::max(latent_cols, moe->d_latent);
+    }
   };
   for (const Layer& layer : graph.layers) {
     visit(layer);
@@ -112,6 +125,8 @@ Forward::Forward(Ops& ops, const Graph& graph, KvKind kv, int n_slots, int n_pag
   wide_ = allocate_rows(ops, max_rows, scratch, "layer scratch");
   logits_ = allocate_rows(ops, max_logit_rows, graph.vocab_size, "logits");
   operand_ = ops.operand(max_rows, widest);
+  if (hidden_cols > 0) hidden_ = ops.operand(max_rows, hidden_cols);
+  if (latent_cols > 0) latent_ = ops.operand(max_rows, latent_cols);
 }
 
 void Forward::project(const Batch& batch, const Weight& w, Rows<const float> rows, Rows<float> y) {
@@ -119,81 +134,63 @@ void Forward::project(const Batch& batch, const Weight& w, Rows<const float> row
   ops_.linear(batch, *operand_, w, Epilogue::store, y);
 }
 
-// x = x + mixer(rmsnorm(x))
+// x = x + mixer(rmsnorm(x)); the normed rows are in normed_ and operand_.
 void Forward::layer(const Batch& batch, const Layer& layer, LayerCache& cache, Rows<float> x) {
-  const Rows<float> u = normed_.rows(0, batch.n_rows);
-  ops_.rms_norm(batch, x, layer.norm.as_f32(), graph_.norm_eps, graph_.d_model, u);
-  std::visit([&](const auto& mixer) { mix(batch, mixer, cache, u, x); }, layer.mixer);
+  const bool integer =
+      std::visit([](const auto& mixer) { return takes_integer(mixer); }, layer.mixer);
+  ops_.norm_quantize(batch, x, layer.norm.as_f32(), graph_.norm_eps, normed_.rows(0, batch.n_rows),
+                     integer, *operand_);
+  std::visit([&](const auto& mixer) { mix(batch, mixer, cache, x); }, layer.mixer);
 }
 
-void Forward::mix(const Batch& batch, const Mamba2& node, LayerCache& cache, Rows<float> u,
-                  Rows<float> x) {
+void Forward::mix(const Batch& batch, const Mamba2& node, LayerCache& cache, Rows<float> x) {
   Carver scratch(wide_, batch.n_rows);
   const Rows<float> zxbcdt = scratch.take(node.d_in_proj());
   const Rows<float> y = scratch.take(node.d_inner());
-  project(batch, node.in_proj, u, zxbcdt);
-  ops_.mamba(batch, node, graph_.norm_eps, *cache.mamba, zxbcdt, y);
-  ops_.quantize(y, any_integer({&node.out_proj}), *operand_);
+  ops_.linear(batch, *operand_, node.in_proj, Epilogue::store, zxbcdt);
+  ops_.mamba_quantize(batch, node, graph_.norm_eps, *cache.mamba, zxbcdt, y,
+                      any_integer({&node.out_proj}), *operand_);
   ops_.linear(batch, *operand_, node.out_proj, Epilogue::add, x);
 }
 
-void Forward::mix(const Batch& batch, const Attention& node, LayerCache& cache, Rows<float> u,
-                  Rows<float> x) {
+void Forward::mix(const Batch& batch, const Attention& node, LayerCache& cache, Rows<float> x) {
   Carver scratch(wide_, batch.n_rows);
   const Rows<float> q = scratch.take(node.n_heads * node.head_dim);
   const Rows<float> k = scratch.take(node.n_kv_heads * node.head_dim);
   const Rows<float> v = scratch.take(node.n_kv_heads * node.head_dim);
   const Rows<float> y = scratch.take(node.n_heads * node.head_dim);
-  ops_.quantize(u, any_integer({&node.q_proj, &node.k_proj, &node.v_proj}), *operand_);
-  ops_.linear(batch, *operand_, node.q_proj, Epilogue::store, q);
-  ops_.linear(batch, *operand_, node.k_proj, Epilogue::store, k);
-  ops_.linear(batch, *operand_, node.v_proj, Epilogue::store, v);
-  ops_.attention(batch, node, *cache.kv, q, k, v, y);
-  ops_.quantize(y, any_integer({&node.o_proj}), *operand_);
+  const LinearTask calls[] = {{&node.q_proj, Epilogue::store, q},
+                              {&node.k_proj, Epilogue::store, k},
+                              {&node.v_proj, Epilogue::store, v}};
+  ops_.linears(batch, *operand_, calls);
+  ops_.attention_quantize(batch, node, *cache.kv, q, k, v, y, any_integer({&node.o_proj}),
+                          *operand_);
   ops_.linear(batch, *operand_, node.o_proj, Epilogue::add, x);
 }
 
-void Forward::mix(const Batch& batch, const Mlp& node, LayerCache&, Rows<float> u, Rows<float> x) {
+void Forward::mix(const Batch& batch, const Mlp& node, LayerCache&, Rows<float> x) {
   Carver scratch(wide_, batch.n_rows);
   const Rows<float> wide = scratch.take(node.d_ff);
-  ops_.quantize(u, any_integer({&node.up_proj}), *operand_);
-  ops_.linear(batch, *operand_, node.up_proj, Epilogue::relu2, wide);
-  ops_.quantize(wide, any_integer({&node.down_proj}), *operand_);
-  ops_.linear(batch, *operand_, node.down_proj, Epilogue::add, x);
+  const bool integer = any_integer({&node.down_proj});
+  const LinearTask up{&node.up_proj, Epilogue::relu2, wide, integer ? hidden_.get() : nullptr};
+  ops_.linears(batch, *operand_, {&up, 1});
+  if (!integer) ops_.quantize(wide, false, *hidden_);
+  ops_.linear(batch, *hidden_, node.down_proj, Epilogue::add, x);
 }
 
-// r = experts(u or its latent); r = latent_up(r); x = x + (r + shared(u))
-void Forward::mix(const Batch& batch, const Moe& node, LayerCache&, Rows<float> u, Rows<float> x) {
-  const bool has_latent = node.d_latent > 0, has_shared = node.d_shared > 0;
+void Forward::mix(const Batch& batch, const Moe& node, LayerCache&, Rows<float> x) {
   Carver scratch(wide_, batch.n_rows);
-  const Rows<float> choice = scratch.take(node.n_experts);
-  const Rows<float> routed = scratch.take(graph_.d_model);
-  Rows<float> shared, latent, latent_out;
-
-  ops_.quantize(u,
-                has_latent ? any_integer({&node.shared_up, &node.latent_down})
-                           : any_integer({&node.shared_up, &node.experts_up}),
-                *operand_);
-  ops_.linear(batch, *operand_, node.router, Epilogue::store, choice);
-  if (has_shared) {
-    shared = scratch.take(node.d_shared);
-    ops_.linear(batch, *operand_, node.shared_up, Epilogue::relu2, shared);
+  MoeScratch rows;
+  rows.choice = scratch.take(node.n_experts);
+  rows.routed = scratch.take(graph_.d_model);
+  if (node.d_shared > 0) rows.shared = scratch.take(node.d_shared);
+  if (node.d_latent > 0) {
+    rows.latent = scratch.take(node.d_latent);
+    rows.latent_out = scratch.take(node.d_latent);
   }
-  if (has_latent) {
-    latent = scratch.take(node.d_latent);
-    latent_out = scratch.take(node.d_latent);
-    ops_.linear(batch, *operand_, node.latent_down, Epilogue::store, latent);
-    ops_.quantize(latent, any_integer({&node.experts_up}), *operand_);
-    ops_.experts(batch, node, choice, *operand_, latent_out);
-    project(batch, node.latent_up, latent_out, routed);
-  } else {
-    ops_.experts(batch, node, choice, *operand_, routed);
-  }
-  if (has_shared) {
-    ops_.quantize(shared, any_integer({&node.shared_down}), *operand_);
-    ops_.linear(batch, *operand_, node.shared_down, Epilogue::add, routed);
-  }
-  ops_.add(routed, x);
+  rows.shared_operand = hidden_.get();
+  rows.latent_operand = latent_.get();
+  ops_.moe(batch, node, *operand_, rows, x);
 }
 
 void Forward::target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs) {
@@ -212,9 +209,10 @@ void Forward::target(const Batch& batch, std::span<const int> ids, std::span<con
     for (const LogitRun& run : runs) {
       const Batch part = part_of(batch, run.first_row, run.n_rows);
       const Rows<float> u = normed_.rows(run.first_row, run.n_rows);
-      ops_.rms_norm(part, x.rows(run.first_row, run.n_rows), graph_.final_norm.as_f32(),
-                    graph_.norm_eps, graph_.d_model, u);
-      project(part, graph_.lm_head, u, logits_.rows(first_logit, run.n_rows));
+      ops_.norm_quantize(part, x.rows(run.first_row, run.n_rows), graph_.final_norm.as_f32(),
+                         graph_.norm_eps, u, any_integer({&graph_.lm_head}), *operand_);
+      ops_.linear(part, *operand_, graph_.lm_head, Epilogue::store,
+                  logits_.rows(first_logit, run.n_rows));
       first_logit += run.n_rows;
     }
   });
@@ -255,10 +253,11 @@ void Forward::put_head_keys(const Batch& batch, std::span<const int> ids,
   Carver scratch(wide_, batch.n_rows);
   const Rows<float> k = scratch.take(node.n_kv_heads * node.head_dim);
   const Rows<float> v = scratch.take(node.n_kv_heads * node.head_dim);
-  ops_.rms_norm(batch, x, head.layers[last].norm.as_f32(), graph_.norm_eps, graph_.d_model, u);
-  ops_.quantize(u, any_integer({&node.k_proj, &node.v_proj}), *operand_);
-  ops_.linear(batch, *operand_, node.k_proj, Epilogue::store, k);
-  ops_.linear(batch, *operand_, node.v_proj, Epilogue::store, v);
+  ops_.norm_quantize(batch, x, head.layers[last].norm.as_f32(), graph_.norm_eps, u,
+                     any_integer({&node.k_proj, &node.v_proj}), *operand_);
+  const LinearTask calls[] = {{&node.k_proj, Epilogue::store, k},
+                              {&node.v_proj, Epilogue::store, v}};
+  ops_.linears(batch, *operand_, calls);
   ops_.put_keys(batch, node, *head_caches_[last].kv, k, v);
 }
 

@@ -51,11 +51,10 @@ class Forward {
 
  private:
   void layer(const Batch& batch, const Layer& layer, LayerCache& cache, Rows<float> x);
-  void mix(const Batch& batch, const Mamba2& node, LayerCache& cache, Rows<float> u, Rows<float> x);
-  void mix(const Batch& batch, const Attention& node, LayerCache& cache, Rows<float> u,
-           Rows<float> x);
-  void mix(const Batch& batch, const Mlp& node, LayerCache& cache, Rows<float> u, Rows<float> x);
-  void mix(const Batch& batch, const Moe& node, LayerCache& cache, Rows<float> u, Rows<float> x);
+  void mix(const Batch& batch, const Mamba2& node, LayerCache& cache, Rows<float> x);
+  void mix(const Batch& batch, const Attention& node, LayerCache& cache, Rows<float> x);
+  void mix(const Batch& batch, const Mlp& node, LayerCache& cache, Rows<float> x);
+  void mix(const Batch& batch, const Moe& node, LayerCache& cache, Rows<float> x);
   // x = eh_proj(concat(rmsnorm(embedding), rmsnorm(hidden)))
   void head_input(const Batch& batch, std::span<const int> ids,
                   std::span<const Rows<const float>> hidden, Rows<float> x);
@@ -67,7 +66,8 @@ class Forward {
   std::vector<LayerCache> head_caches_;  // of the draft head's
   int last_head_attention_ = -1;         // its last attention layer: rows past it write nothing
   Rows<float> x_, normed_, wide_, concat_, head_hidden_, logits_;
-  std::unique_ptr<Operand> operand_;
+  // Rows that linears read: a layer's normed ones and its mixer's; hidden and latent ones of MLPs.
+  std::unique_ptr<Operand> operand_, hidden_, latent_;
 };
 
 }  // namespace bolt

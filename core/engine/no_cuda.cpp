@@ -11,6 +11,8 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
   return {};
 }
 
+double cuda_read_ceiling(int) { return 0.0; }
+
 Backend open_cuda(const Graph&, int, bool) {
   throw Error(Exit::usage,
               "--device cuda: this build has no CUDA; use --device cpu, or build with it");

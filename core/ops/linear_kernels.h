@@ -43,9 +43,6 @@ struct LinearKernels {
   }
 };
 
-// Whether a format's linears read the operand's codes (else its floats).
-constexpr bool is_integer(Format format) { return format == Format::q8 || format == Format::nvfp4; }
-
 const LinearKernels& linear_kernels(Isa isa);  // a resolved one
 
 // Each is defined by the file of its name.

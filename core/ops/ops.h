@@ -80,6 +80,26 @@ class Operand {
   virtual ~Operand() = default;
 };
 
+// One linear of several that read the same rows. quantised: null, or where y's rows go quantised,
+// too (§3); then y itself may be left unwritten by a device, for the operand alone is read.
+struct LinearTask {
+  const Weight* w = nullptr;
+  Epilogue epilogue = Epilogue::store;
+  Rows<float> y;
+  Operand* quantised = nullptr;
+};
+
+// Rows that a mixture-of-experts layer works in, each [n, ...]: choice n_experts, routed d_model,
+// shared d_shared, latent and latent_out d_latent; and operands for shared and latent rows.
+struct MoeScratch {
+  Rows<float> choice, routed, shared, latent, latent_out;
+  Operand* shared_operand = nullptr;
+  Operand* latent_operand = nullptr;
+};
+
+// Whether linears of this format take quantised rows.
+constexpr bool is_integer(Format format) { return format == Format::q8 || format == Format::nvfp4; }
+
 // One row's choice of a token (§9).
 struct SampleSpec {
   // 0: greedy. So is a temperature at which the best logit's quotient is no longer finite: the
@@ -160,6 +180,27 @@ class Ops {
 
   // y = RN(y + x).
   virtual void add(Rows<const float> x, Rows<float> y) = 0;
+
+  // The ops above in the sequences that layers run them in. Each is defined by the ops it is made
+  // of (ops.cpp); a device overrides it to save launches, never to change a bit.
+
+  // rms_norm, then quantize(y).
+  virtual void norm_quantize(const Batch& batch, Rows<const float> x, const float* w, float eps,
+                             Rows<float> y, bool integer, Operand& operand);
+  // Every call in order; none reads what another writes.
+  virtual void linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls);
+  // mamba, then quantize(y).
+  virtual void mamba_quantize(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
+                              Rows<const float> zxbcdt, Rows<float> y, bool integer,
+                              Operand& operand);
+  // attention, then quantize(y).
+  virtual void attention_quantize(const Batch& batch, const Attention& node, KvCache& cache,
+                                  Rows<const float> q, Rows<const float> k, Rows<const float> v,
+                                  Rows<float> y, bool integer, Operand& operand);
+  // A whole mixture-of-experts mixer: x = RN(x + RN(experts(u) + shared(u))), experts through the
+  // latent projections where the node has them.
+  virtual void moe(const Batch& batch, const Moe& node, const Operand& u, const MoeScratch& scratch,
+                   Rows<float> x);
 
   // Chooses a token for each row of logits, §9. marked[r] makes the row's id -1.
   // ids_of: null, or the vocabulary id of each column (a draft vocabulary), in any order; noise and

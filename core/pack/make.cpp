@@ -26,13 +26,14 @@ namespace {
 // Root mean square of e2m1 codes drawn evenly, and of the block scales that generate() draws.
 constexpr float kE2m1Rms = 2.926f, kBlockScaleRms = 0.764f;
 
-void choose_formats(Graph& graph, Format format) {
+void choose_formats(Graph& graph, Format format, std::optional<Format> experts) {
   const bool quantised = format == Format::q8 || format == Format::nvfp4;
   each_weight(graph, [&](const std::string& name, Weight& w) {
     if (w.layout == Layout::plain && w.format == Format::f32) return;
     const bool keeps = w.layout == Layout::plain || name.ends_with(".router") ||
                        (format == Format::nvfp4 && name.starts_with("draft."));
     w.format = keeps && quantised ? Format::bf16 : format;
+    if (experts && w.n_matrices > 1 && !name.starts_with("draft.")) w.format = *experts;
   });
 }
 
@@ -163,7 +164,7 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
                             options.shape, shape.facts.vocab_size, kByteTokenizerIdsMin));
   }
   Graph graph = graph_skeleton(shape.facts);
-  choose_formats(graph, options.format);
+  choose_formats(graph, options.format, options.experts);
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
   writer.write_weights(
@@ -178,6 +179,8 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
         return gain;
       },
       options.progress);
+  std::string formats(format_name(options.format));
+  if (options.experts) formats += fmt::format(" with {} experts", format_name(*options.experts));
   const std::string name = fmt::format(
       "generated-{}-{}", shape.about.empty() ? "config" : shape.name, format_name(options.format));
   const ModelConfig model = generated_config(shape, name);
@@ -187,12 +190,12 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
   PackageFacts facts;
   facts.bolt_version = options.bolt_version;
   facts.source = fmt::format("generated weights, no trained model ({}, {}, seed {})",
-                             shape.about.empty() ? "config" : shape.name,
-                             format_name(options.format), options.seed);
+                             shape.about.empty() ? "config" : shape.name, formats, options.seed);
   JsonWriter json;
   json.begin_object()
       .member("make", shape.about.empty() ? "config" : shape.name)
       .member("format", format_name(options.format))
+      .member("experts", format_name(options.experts.value_or(options.format)))
       .member("seed", options.seed);
   facts.options = json.end_object().take();
   return writer.finish(facts, options.progress);

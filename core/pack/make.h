@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace bolt {
 struct MakeOptions {
   std::string shape;  // a name of shapes.h, or a config.json
   Format format = Format::bf16;
+  std::optional<Format> experts;  // of the routed experts, where they differ
   std::string target;
   bool force = false;
   int n_threads = 0;  // 0: all

@@ -2,6 +2,7 @@
 // windows, and drafted against ordinary decoding at chosen acceptance rates, all in one run. Run by
 // hand, not a test:  engine_bench PACKAGE [-t THREADS] [-p PROMPT] [-n TOKENS] [-r REPEATS]
 //                                 [--chunk ROWS] [--kv i16|f32] [--isa NAME]
+//                                 [--device cpu|cuda:N] [--no-graphs] [--rates none]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,6 +38,7 @@ struct Setup {
   std::string package;
   EngineOptions engine;
   int n_prompt = 512, n_new = 64, n_repeats = 5;
+  std::vector<double> rates = {0.9, 0.7, 0.4, 0.1};
 };
 
 Setup parse(int n_args, char** args) {
@@ -57,6 +59,13 @@ Setup parse(int n_args, char** args) {
       setup.n_repeats = std::stoi(value());
     } else if (arg == "--chunk") {
       setup.engine.chunk_rows = std::stoi(value());
+    } else if (arg == "--device") {
+      const std::string name = value();
+      setup.engine.device = name == "cpu" ? -1 : name == "cuda" ? 0 : std::stoi(name.substr(5));
+    } else if (arg == "--no-graphs") {
+      setup.engine.graphs = false;
+    } else if (arg == "--rates") {
+      setup.rates = value() == "none" ? std::vector<double>{} : setup.rates;
     } else if (arg == "--kv") {
       setup.engine.kv = value() == "f32" ? KvKind::f32 : KvKind::i16;
     } else if (arg == "--isa") {
@@ -111,8 +120,7 @@ class Bench {
       parts.emplace_back(weight.data, weight.bytes);
       total += weight.bytes;
     });
-    ThreadPool pool(engine_->n_threads());
-    const double ceiling = read_ceiling(pool, parts);
+    const double ceiling = ceiling_of(parts);
     std::printf("%s: %.1f MB of weights, %.1f MB a row; %s, %d threads; reads at most %.1f GB/s\n",
                 setup_.package.c_str(), static_cast<double>(total) / 1e6,
                 static_cast<double>(row_bytes) / 1e6, engine_->backend().arch.c_str(),
@@ -127,14 +135,18 @@ class Bench {
       decode_rate.push_back(decode_rate_of(plain));
     }
     const Spread prompt = spread_of(prompt_rate), decode = spread_of(decode_rate);
+    const double floor_ms = static_cast<double>(row_bytes) * 1e3 / ceiling;
     const double gb_per_s = decode.median * static_cast<double>(row_bytes) / 1e9;
-    std::printf("prompt of %d   %9.1f tok/s  (%.1f to %.1f)\n", setup_.n_prompt, prompt.median,
-                prompt.low, prompt.high);
+    std::printf("prompt of %d   %9.1f tok/s  (%.1f to %.1f), first token after %.2f ms\n",
+                setup_.n_prompt, prompt.median, prompt.low, prompt.high,
+                setup_.n_prompt * 1e3 / prompt.median);
     std::printf("decode of %d    %9.1f tok/s  (%.1f to %.1f), %.2f GB/s, %.0f%% of the ceiling\n",
                 setup_.n_new, decode.median, decode.low, decode.high, gb_per_s,
                 100 * gb_per_s * 1e9 / ceiling);
+    std::printf("a row's bytes take %.3f ms at the ceiling, a token %.2f times that\n", floor_ms,
+                1e3 / decode.median / floor_ms);
     std::printf("prompt over decode: %.1f\n", prompt.median / decode.median);
-    for (const double rate : {0.9, 0.7, 0.4, 0.1}) compare(plain, rate);
+    for (const double rate : setup_.rates) compare(plain, rate);
     print_costs();
   }
 
@@ -143,6 +155,12 @@ class Bench {
     return (std::filesystem::temp_directory_path() /
             ("bolt-bench-" + std::to_string(Clock::now().time_since_epoch().count())))
         .string();
+  }
+
+  double ceiling_of(std::span<const std::span<const std::byte>> parts) const {
+    if (setup_.engine.device >= 0) return cuda_read_ceiling(setup_.engine.device);
+    ThreadPool pool(engine_->n_threads());
+    return read_ceiling(pool, parts);
   }
 
   Reply once(std::shared_ptr<const Script> script) {

@@ -1,0 +1,123 @@
+// A warp's weights on their way into shared memory: a ring of pairs of groups, filled by the bulk
+// copy engine (sm_90 and later) or by asynchronous 16-byte copies (before). A warp's pairs are
+// those of its segments first, first + step, ... of one tile, in order; all in flight at once hide
+// the memory's latency, and a kernel fills the ring before it waits for the kernels before it.
+#pragma once
+
+#include "core/pack/tiles.h"
+#include "cuda/device.cuh"
+
+namespace bolt::cuda {
+
+template <Format F>
+struct WeightQueue {
+  static constexpr int kBlockBytes = block_bytes(F);
+  static constexpr int kPairBytes = 2 * kBlockBytes;
+  static constexpr int kDepth = F == Format::q8 ? 3 : 4;  // pairs in flight
+  static constexpr int kBytes = kDepth * kPairBytes + kDepth * 8;
+  static constexpr int kStride = (kBytes + 127) / 128 * 128;  // of the warps' rings
+
+  std::byte* ring;
+  const std::uint8_t* tile;  // the tile's first block
+  int n_groups;              // of the tile
+  int step;                  // between this warp's segments
+  // The pair that is issued next, and the ring's place that is read next.
+  int next_group, place;
+  std::uint32_t parity;
+
+  BOLT_DEV std::uint32_t address(const void* p) const {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+  }
+  BOLT_DEV std::byte* slot(int i) const { return ring + i * kPairBytes; }
+  BOLT_DEV std::uint64_t* barrier(int i) const {
+    return reinterpret_cast<std::uint64_t*>(ring + kDepth * kPairBytes) + i;
+  }
+
+  // Starts the first kDepth pairs. `first` is the warp's first segment; it may be past the tile's.
+  BOLT_DEV void start(std::byte* memory, const std::uint8_t* tile_blocks, int groups, int first,
+                      int segment_step, int lane) {
+    ring = memory;
+    tile = tile_blocks;
+    n_groups = groups;
+    step = segment_step;
+    next_group = first * kSegmentGroups;
+    place = 0;
+    parity = 0;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kDepth; ++i) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(barrier(i)))
+                     : "memory");
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) issue(i, lane);
+    __syncwarp();
+  }
+
+  BOLT_DEV void issue(int i, int lane) {
+    if (next_group < n_groups) {
+      const int groups = min(2, n_groups - next_group);
+      const std::uint8_t* from = tile + static_cast<std::int64_t>(next_group) * kBlockBytes;
+#if __CUDA_ARCH__ >= 900
+      if (lane == 0) {
+        const std::uint32_t bytes = groups * kBlockBytes, full = address(barrier(i));
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
+                     "r"(bytes)
+                     : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+            "[%3];" ::"r"(address(slot(i))),
+            "l"(from), "r"(bytes), "r"(full)
+            : "memory");
+      }
+#else
+      for (int c = lane; c < groups * kBlockBytes / 16; c += 32) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(slot(i) + c * 16)),
+                     "l"(from + c * 16)
+                     : "memory");
+      }
+#endif
+      // The pair after this one: of the same segment, or the first of the warp's next.
+      next_group += 2;
+      if (next_group % kSegmentGroups == 0) next_group += (step - 1) * kSegmentGroups;
+    }
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+
+  // The next pair, once it is there: group u of it is at + u * kBlockBytes.
+  BOLT_DEV const std::byte* front() const {
+#if __CUDA_ARCH__ >= 900
+    std::uint32_t done;
+    do {
+      asm volatile(
+          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+          "p;}"
+          : "=r"(done)
+          : "r"(address(barrier(place))), "r"(parity)
+          : "memory");
+    } while (!done);
+#else
+    asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
+    __syncwarp();
+#endif
+    return slot(place);
+  }
+  // Done with it: its place takes the next pair that is not on its way.
+  BOLT_DEV void pop(int lane) {
+    __syncwarp();  // every lane has read it
+    issue(place, lane);
+    if (++place == kDepth) {
+      place = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace bolt::cuda
