@@ -8,7 +8,7 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/ops/ops.h"
@@ -146,9 +146,10 @@ class CudaOps final : public Ops {
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
       expert_floats_, expert_codes_, router_leaves_, sample_memory_;
   unsigned* n_routed_ = nullptr;  // rows routed so far in the call at work
+  // Sampling's: rows that there is room for, specs that the device already holds.
   PinnedPtr<std::byte> sample_host_;
-  std::size_t sample_host_bytes_ = 0;
-  std::unordered_map<const int*, DevicePtr<int>> id_tables_;
+  std::size_t sample_host_bytes_ = 0, sample_rows_ = 0, sample_specs_ = 0;
+  std::map<std::pair<const int*, int>, DevicePtr<int>> id_tables_;  // of draft vocabularies
 };
 
 }  // namespace bolt::cuda

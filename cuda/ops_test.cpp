@@ -477,61 +477,154 @@ TEST_CASE("linears at once: one operand, quantised outputs") {
   }
 }
 
-TEST_CASE("sample: filters, ties, temperatures, draft vocabularies") {
-  Ground g;
-  constexpr int kRows = 24;
-  for (const int n_cols : {50, 3200, 131072}) {
-    DeviceCopies copies;
-    std::vector<float> logits = even_floats(31, kRows * n_cols, 12.0f);
-    for (int r = 0; r < kRows; ++r) {
-      float* row = &logits[static_cast<std::size_t>(r * n_cols)];
-      row[n_cols / 3] = row[n_cols / 2] = 12.5f;        // equal maxima
-      if (r == 1) std::fill(row, row + n_cols, 0.25f);  // all equal
-      if (r == 2) row[0] = std::numeric_limits<float>::quiet_NaN();
-      if (r == 3) row[n_cols - 1] = std::numeric_limits<float>::infinity();
-      if (r == 4) std::fill(row, row + n_cols, -std::numeric_limits<float>::infinity());
-      if (r == 5) row[1] = -std::numeric_limits<float>::infinity();
-      if (r == 6) std::fill(row, row + n_cols, -1.0f), row[3] = -0.0f, row[7] = 0.0f;
+namespace {
+
+// Rows that a sampler can get wrong: ties, -0, not finite numbers in the first and last column,
+// weights that are all equal, nothing to choose.
+std::vector<float> awkward_logits(int n_rows, int n_cols) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> logits = even_floats(31, n_rows * n_cols, 12.0f);
+  for (int r = 0; r < n_rows; ++r) {
+    float* row = &logits[static_cast<std::size_t>(r * n_cols)];
+    row[n_cols / 3] = row[n_cols / 2] = 12.5f;  // equal maxima
+    switch (r % 12) {
+      case 1:
+        std::fill(row, row + n_cols, 0.25f);
+        break;
+      case 2:
+        row[0] = std::numeric_limits<float>::quiet_NaN();
+        break;
+      case 3:
+        row[n_cols - 1] = kInf;
+        break;
+      case 4:
+        std::fill(row, row + n_cols, -kInf);
+        break;
+      case 5:
+        row[1] = -kInf;
+        break;
+      case 6:
+        std::fill(row, row + n_cols, -1.0f), row[3] = -0.0f, row[7] = 0.0f;
+        break;
+      case 7:
+        row[n_cols - 1] = std::numeric_limits<float>::quiet_NaN();
+        break;
+      case 8:
+        row[n_cols - 4] = 13.0f;  // the last id that may be chosen
+        break;
+      case 9:  // few values: every step of the bins is a tie
+        for (int c = 0; c < n_cols; ++c) row[c] = static_cast<float>(static_cast<int>(row[c] / 4));
+        break;
+      case 10:
+        for (int c = 0; c < n_cols; ++c) row[c] *= 1e30f;
+        break;
+      default:
+        break;
     }
-    const BothRows rows(copies, std::move(logits), kRows, n_cols);
-    std::vector<int> ids(static_cast<std::size_t>(n_cols));
-    for (int i = 0; i < n_cols; ++i) ids[static_cast<std::size_t>(i)] = 2 * i + 5;
+  }
+  return logits;
+}
+
+bool same(const std::vector<Sampled>& a, const std::vector<Sampled>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Sampled& x, const Sampled& y) {
+    return x.id == y.id && std::memcmp(&x.probability, &y.probability, sizeof(float)) == 0;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("sample: filters, ties, temperatures, draft vocabularies, 1..32 rows") {
+  Ground g;
+  constexpr int kRows = 32;
+  int call = 0;
+  for (const int n_cols : {50, 3200, 4096, 4097, 9001, 131072}) {
+    DeviceCopies copies;
+    const BothRows rows(copies, awkward_logits(kRows, n_cols), kRows, n_cols);
+    // No draft vocabulary, an ascending one, one in any order.
+    std::vector<int> ascending(static_cast<std::size_t>(n_cols)), any_order;
+    for (int i = 0; i < n_cols; ++i) ascending[static_cast<std::size_t>(i)] = 2 * i + 5;
+    any_order = ascending;
+    for (std::size_t i = any_order.size(); i > 1; --i) {
+      std::swap(any_order[i - 1], any_order[i * 7919 % i]);
+      std::swap(any_order[i - 1], any_order[(i * 2654435761u >> 7) % i]);
+    }
+    const int* const vocabs[] = {nullptr, ascending.data(), any_order.data()};
     for (const float temperature : {0.0f, 1e-30f, 0.3f, 1.0f, 50.0f, 1e6f}) {
-      for (const int top_k : {0, 1, 40}) {
+      for (const int top_k : {0, 1, 40, 5000}) {
         for (const float top_p : {1.0f, 0.9f, 0.0f}) {
           for (const float min_p : {0.0f, 0.1f}) {
-            for (const bool vocab : {false, true}) {
-              std::vector<SampleSpec> specs(kRows);
-              for (int r = 0; r < kRows; ++r) {
-                specs[static_cast<std::size_t>(r)] = {
-                    temperature,
-                    top_k,
-                    top_p,
-                    min_p,
-                    0x123456789abcdefull + static_cast<unsigned>(r),
-                    1000u + static_cast<unsigned>(r),
-                    vocab ? 2 * n_cols : n_cols - 3};
-              }
-              BothBatch batch(kRows);
-              batch.begin(g.host, g.device);
-              std::vector<Sampled> host(kRows), device(kRows);
-              g.host.sample(rows.on_host, specs, batch.host_marks, vocab ? ids.data() : nullptr,
-                            host);
-              g.device.sample(rows.on_device, specs, batch.device_marks,
-                              vocab ? ids.data() : nullptr, device);
-              bool same = true;
-              for (int r = 0; r < kRows; ++r) {
-                const auto at = static_cast<std::size_t>(r);
-                same = same && host[at].id == device[at].id &&
-                       std::memcmp(&host[at].probability, &device[at].probability, 4) == 0;
-              }
-              CHECK_MESSAGE(same, "T ", temperature, " k ", top_k, " p ", top_p, " min ", min_p,
-                            " n ", n_cols, " vocab ", vocab);
+            ++call;
+            const int* vocab = vocabs[call % 3];
+            const int n_rows = call % 4 == 0 ? kRows : 1 + call * 7 % kRows;
+            const int first_row = (kRows - n_rows) / 2;
+            std::vector<SampleSpec> specs(static_cast<std::size_t>(n_rows));
+            for (int r = 0; r < n_rows; ++r) {
+              SampleSpec& spec = specs[static_cast<std::size_t>(r)];
+              spec = {temperature,
+                      top_k,
+                      top_p,
+                      min_p,
+                      0x123456789abcdefull + static_cast<unsigned>(r),
+                      1000u + static_cast<unsigned>(r),
+                      vocab != nullptr ? 2 * n_cols : n_cols - 3};
+              spec.want_probability = (call + r) % 3 != 0;
+              if (r % 8 == 7) spec.temperature = 0.8f, spec.top_k = r, spec.top_p = 0.95f;
+              if (r % 8 == 6) spec.temperature = 0.0f;
+              if (r % 8 == 5) spec.top_k = 0, spec.top_p = 1.0f;
+            }
+            BothBatch batch(n_rows);
+            batch.begin(g.host, g.device);
+            std::vector<Sampled> host(specs.size()), device(specs.size());
+            g.host.sample(rows.on_host.rows(first_row, n_rows), specs, batch.host_marks, vocab,
+                          host);
+            // Twice: the second call finds its specs on the device.
+            for (int repeat = 0; repeat < 2; ++repeat) {
+              device.assign(specs.size(), Sampled{-7, -7.0f});
+              g.device.sample(rows.on_device.rows(first_row, n_rows), specs, batch.device_marks,
+                              vocab, device);
+              CHECK_MESSAGE(same(host, device), "T ", temperature, " k ", top_k, " p ", top_p,
+                            " min ", min_p, " n ", n_cols, " rows ", n_rows, " vocab ", call % 3);
             }
           }
         }
       }
     }
+    // Control: the next position's noise must show.
+    SampleSpec spec{1.0f, 0, 1.0f, 0.0f, 5, 1000, n_cols};
+    std::vector<SampleSpec> specs(12, spec), later(specs);
+    for (SampleSpec& s : later) ++s.position;
+    BothBatch batch(12);
+    batch.begin(g.host, g.device);
+    std::vector<Sampled> host(12), device(12);
+    g.host.sample(rows.on_host.rows(0, 12), specs, batch.host_marks, nullptr, host);
+    g.device.sample(rows.on_device.rows(0, 12), later, batch.device_marks, nullptr, device);
+    CHECK(!same(host, device));
+  }
+}
+
+TEST_CASE("sample: a marked row has no token, and the call's marks come along") {
+  Ground g;
+  for (const int n_cols : {3200, 20000}) {
+    DeviceCopies copies;
+    std::vector<float> logits = even_floats(32, 3 * n_cols, 4.0f);
+    const BothRows x(copies, std::move(logits), 3, n_cols);
+    std::vector<float> values(3 * 64, 1.0f);
+    values[70] = std::numeric_limits<float>::quiet_NaN();  // marks the middle row
+    const BothRows normed(copies, std::move(values), 3, 64);
+    const std::vector<float> w(64, 1.0f);
+    const float* w_device = copies.put(w.data(), w.size());
+    BothBatch batch(3);
+    batch.begin(g.host, g.device);
+    g.device.rms_norm(batch.on_device, normed.on_device, w_device, 1e-5f, 64, normed.on_device);
+    SampleSpec spec;
+    spec.n_vocab = n_cols;
+    const std::vector<SampleSpec> specs(3, spec);
+    std::vector<Sampled> out(3);
+    g.device.sample(x.on_device, specs, batch.device_marks, nullptr, out);
+    CHECK(out[0].id >= 0);
+    CHECK(out[1].id == -1);
+    CHECK(out[2].id >= 0);
+    CHECK(batch.device_marks == std::vector<std::uint8_t>{0, 1, 0});
   }
 }
 

@@ -1,4 +1,4 @@
-// Choosing tokens on the device (arithmetic.md §9): arguments and launcher.
+// Choosing tokens on the device (arithmetic.md §9): arguments, scratch and launcher.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,15 +7,69 @@
 
 namespace bolt::cuda {
 
+// Rows of at most kSmallColumns columns take one launch. For longer ones top-k and top-p first
+// count and weigh the ids in kSampleBins steps below the best, so that only the steps that a cut
+// falls in are looked at id by id.
+constexpr int kSmallColumns = 4096;
+constexpr int kSampleBins = 1024;
+constexpr int kTermsStep = 2048;  // the terms of a lane sum are padded with zeros to its multiple
+
+// An id with its place in an order: larger keys come first (sample.cu, order_key).
+struct Ranked {
+  std::uint64_t key = 0;  // 0: none
+  int column = 0;
+};
+
+struct SampleRowState {
+  Ranked winner;     // of a row without filters
+  bool active;       // later launches have work
+  bool greedy;       // also by overflow of the best quotient
+  bool filtered;     // not greedy, and a filter is on
+  float divisor;     // 1 if greedy: x / 1 is x
+  float top, least;  // of l; ids below `least` cannot matter
+  // Ids in bins below first_bin are kept, those above last_bin are not, the others are listed.
+  int first_bin, last_bin;
+  std::uint64_t n_before, weight_before;  // ids in bins below first_bin, their weight
+  std::uint64_t weight_all;               // of what top-k keeps; 0: not known yet
+  int n_listed;
+};
+
+// What one block found; of the best logits and of the largest noisy ones.
+struct SamplePartial {
+  Ranked best, noisy;
+  int bad;
+};
+
+struct SampleScratch {
+  SampleRowState* states = nullptr;   // [n_rows]
+  SamplePartial* partials = nullptr;  // [n_rows][n_blocks]
+  unsigned* arrived = nullptr;        // [n_rows][3], blocks that are done; 0 between launches
+  unsigned* bin_count = nullptr;      // [n_rows][kSampleBins]; null: no row of this call has bins
+  unsigned long long* bin_weight = nullptr;
+  int* listed = nullptr;   // [n_rows][n_cols], columns; null with bin_count
+  float* terms = nullptr;  // [n_rows][terms_stride]; null: no probability is wanted
+  int terms_stride = 0;
+};
+
 struct SampleArgs {
   const float* logits = nullptr;
   std::int64_t stride = 0;
   int n_rows = 0, n_cols = 0;
   const SampleSpec* specs = nullptr;     // [n_rows], device
   const std::uint8_t* marked = nullptr;  // [n_rows], device
-  const int* ids_of = nullptr;           // ascending, device; null: columns are ids
-  Sampled* out = nullptr;                // [n_rows], device
+  const int* ids_of = nullptr;           // device; null: columns are ids
+  Sampled* out = nullptr;                // [n_rows], host memory that the device can write
+  // The call's marks, copied out with the choices.
+  const std::uint8_t* marks = nullptr;
+  std::uint8_t* marks_out = nullptr;
+  int n_marks = 0;
+  int block_columns = 0, n_blocks = 0;  // of a row
+  bool choose_later = false;            // some row needs more than one look
+  SampleScratch scratch;
 };
+
+// Columns a block looks at: more for many rows. A multiple of kTermsStep / 2.
+int sample_block_columns(int n_rows, int n_cols);
 
 void launch_sample(const SampleArgs& args, cudaStream_t stream);
 

@@ -172,7 +172,10 @@ void OpsModel::sample_rows(const Batch& batch, std::span<const Window> windows,
                                                  at.n_sampled + i + 1);
     }
   }
-  for (SampleSpec& spec : specs_) spec.n_vocab = sizes_.n_vocab;  // padding rows, too
+  for (SampleSpec& spec : specs_) {  // padding rows, too
+    spec.n_vocab = sizes_.n_vocab;
+    spec.want_probability = false;
+  }
   int first = 0;
   for (const LogitRun& run : runs_) {
     const auto at = static_cast<std::size_t>(first), n = static_cast<std::size_t>(run.n_rows);
@@ -395,6 +398,7 @@ std::int64_t OpsModel::time_window_ns(int n_rows) {
   forward_.target(batch, row_ids_, {&run, 1});
   SampleSpec spec;
   spec.n_vocab = sizes_.n_vocab;
+  spec.want_probability = false;
   specs_.assign(static_cast<std::size_t>(padded), spec);
   sampled_.assign(static_cast<std::size_t>(padded), Sampled{});
   ops_.sample(forward_.logits().rows(0, padded), specs_, marked_, nullptr, sampled_);

@@ -109,13 +109,17 @@ struct SampleSpec {
   float top_p = 1.0f;  // >= 1: off
   float min_p = 0.0f;  // 0: off
   std::uint64_t seed = 0;
-  std::uint64_t position = 0;  // ids before the token in its sequence
-  int n_vocab = 0;             // ids at or past the tokenizer's size are never chosen
+  std::uint64_t position = 0;    // ids before the token in its sequence
+  int n_vocab = 0;               // ids at or past the tokenizer's size are never chosen
+  bool want_probability = true;  // it costs a second look at the row
+
+  bool operator==(const SampleSpec&) const = default;
 };
 struct Sampled {
   int id = -1;               // -1: the row was marked, or held a NaN, a +Inf or no finite logit
   float probability = 0.0f;  // softmax probability of id (at the temperature, or at 1 if greedy):
-                             // exp(l - max) over the lane sum of exp; for the depth rule only
+                             // exp(l - max) over the lane sum of exp; for the depth rule only.
+                             // 0 where it is not wanted
 };
 
 class Ops {

@@ -211,6 +211,7 @@ Sampled choose(const SampleKernels& kernels, const float* logits, int n_cols, co
     }
     chosen = draw(kernels, spec, chosen, buffers);
   }
+  if (!spec.want_probability) return {chosen.id, 0.0f};
   return {chosen.id, exact_exp(chosen.l - top) / kernels.sum_exp(l, n, top)};
 }
 

@@ -361,6 +361,10 @@ TEST_CASE("sample: the probability is the softmax's, by columns") {
       for (Isa isa : isas_here())
         CHECK(float_bits(choose(isa, x, at(temperature)).probability) ==
               float_bits(expected.probability));
+      SampleSpec unwanted = at(temperature);
+      unwanted.want_probability = false;
+      CHECK(choose(Isa::scalar, x, unwanted).id == expected.id);
+      CHECK(choose(Isa::scalar, x, unwanted).probability == 0.0f);
     }
   }
 }
