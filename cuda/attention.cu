@@ -5,19 +5,11 @@
 #include <algorithm>
 
 #include "cuda/attention.cuh"
-#include "cuda/device.cuh"
+#include "cuda/attention_parts.cuh"
 #include "cuda/launch.cuh"
 
 namespace bolt::cuda {
 namespace {
-
-BOLT_DEV float power_of_two(int e) {
-  return __uint_as_float(static_cast<std::uint32_t>(e + 127) << 23);
-}
-// 2^d for whole d <= 0; 0 below 2^-126.
-BOLT_DEV float power_down(float d) {
-  return d < -126.0f ? 0.0f : power_of_two(static_cast<int>(d));
-}
 
 // u8 x s8 dot.
 BOLT_DEV int dot_us(std::uint32_t a, std::uint32_t b, int c) {
@@ -27,21 +19,6 @@ BOLT_DEV int dot_us(std::uint32_t a, std::uint32_t b, int c) {
 }
 BOLT_DEV int dot_ss(std::uint32_t a, std::uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
-}
-
-// 2^(u - m) for u <= m, m whole (`exp2p` of §7): clamped at 2^-126 below.
-BOLT_DEV float exp2_below(float u, float m) {
-  const float low = add_rn(m, -126.0f);
-  const float c = u < low ? low : u;
-  const float z = add_rn(c, 12582912.0f), n = add_rn(z, -12582912.0f), f = add_rn(c, -n);
-  float p = 1.326472384e-3f;
-  p = fma_rn(p, f, 9.671512869e-3f);
-  p = fma_rn(p, f, 5.550733754e-2f);
-  p = fma_rn(p, f, 2.402224208e-1f);
-  p = fma_rn(p, f, 6.931469776e-1f);
-  p = fma_rn(p, f, 1.0f);
-  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(z) << 23) -
-                         (static_cast<std::uint32_t>(static_cast<int>(m)) << 23));
 }
 
 // Warp = one row of q (a head), k or v (a kv head); lane l holds words l, l + 32, ...
@@ -386,7 +363,10 @@ void launch_put(const AttentionArgs& a, bool queries, cudaStream_t stream) {
 }
 
 void launch_attend(const AttentionArgs& a, int n, cudaStream_t stream) {
-  if (a.layout.words <= 16) {
+  // Many rows of a sequence share a tile's codes on tensor cores.
+  const int shared_rows = a.max_segment_rows > 0 ? std::min(n, a.max_segment_rows) : n;
+  if (shared_rows >= kManyRows && launch_attend_many(a, n, stream)) {
+  } else if (a.layout.words <= 16) {
     launch_heads<16>(a, n, stream);
   } else if (a.layout.words <= 32) {
     launch_heads<32>(a, n, stream);

@@ -45,12 +45,17 @@ struct AttentionArgs {
   float* q_scale = nullptr;          // [row][head], c * 2^(eq + 8)
   float* partial = nullptr;          // [row - row0][head][unit][head_dim + 2]: m, l, o
   int tiles_a_unit = 1, max_units = 0, row0 = 0;
-  QuantOut quantised;  // y quantised, too; then head_dim is a multiple of 32
+  int max_segment_rows = 0;  // rows of the longest segment; 0: unknown
+  QuantOut quantised;        // y quantised, too; then head_dim is a multiple of 32
 };
+
+inline constexpr int kManyRows = 9;  // of a sequence, from which attention_many.cu is faster
 
 // Quantises k and v into the pages; with `queries`, q too.
 void launch_put(const AttentionArgs& args, bool queries, cudaStream_t stream);
 // Rows [row0, row0 + n) of the call: tiles, then their merge.
 void launch_attend(const AttentionArgs& args, int n, cudaStream_t stream);
+// The tiles for many rows of a sequence. False, and nothing launched, if the shape does not fit.
+bool launch_attend_many(const AttentionArgs& args, int n, cudaStream_t stream);
 
 }  // namespace bolt::cuda

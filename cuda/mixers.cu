@@ -263,6 +263,7 @@ void CudaOps::run_attention(const Attention& node, KvCache& cache, Rows<const fl
 
   a.tiles_a_unit = q.n_rows > kWindowRowsMax || max_tiles_ > 64 ? kSpanTiles : 1;
   a.max_units = (max_tiles_ + a.tiles_a_unit - 1) / a.tiles_a_unit;
+  a.max_segment_rows = max_segment_rows_;
   const std::int64_t row_floats =
       static_cast<std::int64_t>(node.n_heads) * a.max_units * (node.head_dim + 2);
   const int at_once =
