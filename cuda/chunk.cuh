@@ -6,10 +6,7 @@
 
 namespace bolt::cuda {
 
-struct DeviceFacts {
-  int n_sms, shared_bytes;  // shared memory a block may have
-};
-const DeviceFacts& device_facts();  // of the device in use, the same all through a run
+int n_multiprocessors();  // of the current device
 
 // y = W x of float weights for many rows (linear_chunk_float.cu).
 void launch_float_chunk(const LinearArgs& args, Format format, cudaStream_t stream);

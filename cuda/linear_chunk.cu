@@ -16,6 +16,83 @@ namespace {
 
 constexpr int kBlockTiles = 4;  // of a block: one a warp along the outputs
 
+// quantize_group for four rows at once: lane 4g + t has columns 4g..4g+3 of the group of its own
+// row, `out`, -1 for none.
+BOLT_DEV void quantize_four(const QuantOut& to, const float (&y)[4], int out, int group, int g) {
+  // Magnitudes are ordered as their bits are; what is not finite comes last.
+  std::uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) most = max(most, __float_as_uint(y[i]) & 0x7fffffffu);
+#pragma unroll
+  for (int m = 4; m <= 16; m <<= 1) most = max(most, __shfl_xor_sync(kFullWarp, most, m));
+  if (out < 0) return;
+  const bool bad = most >= 0x7f800000u;
+  const float amax = __uint_as_float(most);
+  const bool zero = bad || amax < 0x1p-120f;
+  const float inverse = zero ? 0.0f : __fdiv_rn(127.0f, amax);
+  std::uint32_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int q = zero ? 0 : __float2int_rn(mul_rn(y[i], inverse));
+    codes |= (static_cast<std::uint32_t>(q) & 0xff) << (8 * i);
+  }
+  // Columns 4g, 4g + 1 are slots 2 (g / 4) and the next of lane g % 4, 4g + 2 and 4g + 3 four
+  // later.
+  const std::int64_t place = static_cast<std::int64_t>(out) * to.n_groups + group;
+  std::int8_t* slots = to.slots + place * 32 + (g & 3) * 8 + (g >> 2) * 2;
+  *reinterpret_cast<std::uint16_t*>(slots) = static_cast<std::uint16_t>(codes);
+  *reinterpret_cast<std::uint16_t*>(slots + 4) = static_cast<std::uint16_t>(codes >> 16);
+  *reinterpret_cast<std::uint32_t*>(to.halves + place * 32 + (g & 3) * 8 + (g >> 2) * 4) = codes;
+  if (g == 0) {
+    to.scale[place] = bad ? __uint_as_float(kExactNan) : zero ? 0.0f : __fdiv_rn(amax, 127.0f);
+  }
+}
+
+// Four outputs of four rows at once: lane 4g + t has outputs 4g..4g+3 of the tile of its own row.
+// Does what finish_tile does.
+template <bool Slots>
+BOLT_DEV void finish_row(const LinearArgs& a, float4 totals, const Places<Slots>& places, int place,
+                         int tile, int lane) {
+  const int g = lane >> 2, n = tile * kTileRows + 4 * g, out = places.out(a, place);
+  const bool live = out >= 0;
+  float y[4] = {totals.x, totals.y, totals.z, totals.w};
+  if (places.gained) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = mul_rn(y[i], places.gain);
+  }
+  bool good = true;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) good = good && (finite(y[i]) || n + i >= a.n_out);
+  if (live && !good) a.marked[places.mark(a, place)] = 1;
+  float* to = a.y + static_cast<std::int64_t>(out) * a.y_stride + n;
+  if (a.epilogue == Epilogue::add && live) {
+    const float* plus = a.plus + static_cast<std::int64_t>(out) * a.plus_stride + n;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (n + i >= a.n_out) break;
+      if (a.plus != nullptr) y[i] = add_rn(y[i], plus[i]);
+      y[i] = add_rn(to[i], y[i]);
+    }
+  } else if (a.epilogue == Epilogue::relu2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float r = y[i] > 0.0f ? y[i] : 0.0f;
+      y[i] = mul_rn(r, r);
+    }
+  }
+  if (a.y != nullptr && live) {
+    if (n + 4 <= a.n_out && (reinterpret_cast<std::uintptr_t>(to) & 15) == 0) {
+      *reinterpret_cast<float4*>(to) = make_float4(y[0], y[1], y[2], y[3]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (n + i < a.n_out) to[i] = y[i];
+      }
+    }
+  }
+  if (a.quantised.slots != nullptr) quantize_four(a.quantised, y, out, tile, g);
+}
+
 // Constants in registers. `zero` is one the compiler does not know: an operand of a product needs
 // four registers in a row, and plain copies into them would be made anew for each product.
 struct Constants {
@@ -296,18 +373,11 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
     }
   }
 
-  // A warp's totals are its rows' 32 outputs: now lane = output.
-  const int n = (first_tile + warp_tile) * kTileRows + lane;
-  __syncwarp();
-  const float* outputs = reinterpret_cast<const float*>(shared + S::Stages * S::kStage) +
-                         (warp * 32 + (lane >> 2) * 4) * 4 + (lane & 3);
-#pragma unroll 2
-  for (int i = 0; i < 8 * NN; ++i) {
-    const int place = warp_rows + i, out = places.out(a, place);
-    if (out < 0 || n >= a.n_out) continue;
-    // Row i of the warp is k = i % 2 of lanes with t = i / 2 % 4 in block i / 8.
-    const float total = outputs[(2 * (i >> 3) + (i & 1)) * kThreads * 4 + ((i >> 1) & 3) * 4];
-    finish_sum(a, total, places.gain, places.gained, out, places.mark(a, place), n);
+  if (first_tile + warp_tile >= n_tiles(a.n_out)) return;
+#pragma unroll 1
+  for (int i = 0; i < 2 * NN; ++i) {
+    const int place = warp_rows + (i >> 1) * 8 + 2 * t + (i & 1);
+    finish_row(a, totals[i * kThreads], places, place, first_tile + warp_tile, lane);
   }
 }
 
@@ -333,15 +403,16 @@ BOLT_DEV bool sum_narrow(const LinearArgs& a, const Places<Slots>& places, int f
 template <class S, int Resident, bool Slots>
 __global__ void __launch_bounds__(S::kThreads, Resident) integer_chunk(LinearArgs a) {
   extern __shared__ __align__(16) unsigned char chunk_shared[];
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
+  enter(a.order);
+  wait_for_rows(a.order);
   Places<Slots> places;
-  if (!places.find(a, Slots ? blockIdx.y : blockIdx.x, S::kRows)) return;
   const int first_tile = kBlockTiles * (Slots ? blockIdx.x : blockIdx.y);
-  if constexpr (Slots) {
-    if (sum_narrow<S, 2, 3, 4, 5, 6>(a, places, first_tile, chunk_shared)) return;
+  if (places.find(a, Slots ? blockIdx.y : blockIdx.x, S::kRows)) {
+    if (!Slots || !sum_narrow<S, 2, 3, 4, 5, 6>(a, places, first_tile, chunk_shared)) {
+      sum_block<S>(a, places, first_tile, chunk_shared);
+    }
   }
-  sum_block<S>(a, places, first_tile, chunk_shared);
+  leave(a.order);
 }
 
 template <class S, int Resident, bool Slots>
@@ -359,16 +430,15 @@ void launch_integer(const LinearArgs& a, cudaStream_t stream) {
 // least from the L2 cache; narrow ones spread small matrices evenly.
 template <Format F>
 void launch_plain(const LinearArgs& a, cudaStream_t stream) {
-  const DeviceFacts& device = device_facts();
+  const int n_sms = n_multiprocessors();
   const auto tiles = (n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles;
   const auto cost = [&](int rows, int percent) {
     const std::int64_t blocks = static_cast<std::int64_t>(tiles) * ((a.n_rows + rows - 1) / rows);
-    return (blocks + device.n_sms - 1) / device.n_sms * rows * percent;
+    return (blocks + n_sms - 1) / n_sms * rows * percent;
   };
   using Wide = Shape<F, 8, 3, 4, 2>;
   const std::int64_t narrow = cost(64, 120), middle = cost(128, 108);
-  const std::int64_t wide =
-      device.shared_bytes >= Wide::shared_bytes() ? cost(192, 100) : INT64_MAX;
+  const std::int64_t wide = shared_limit() >= Wide::shared_bytes() ? cost(192, 100) : INT64_MAX;
   if (wide <= narrow && wide <= middle) return launch_integer<Wide, 1, false>(a, stream);
   if (middle <= narrow) return launch_integer<Shape<F, 8, 2, 2, 2>, 2, false>(a, stream);
   launch_integer<Shape<F, 8, 1, 2, 3>, 3, false>(a, stream);
@@ -384,24 +454,20 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
 
 }  // namespace
 
-const DeviceFacts& device_facts() {
-  static const DeviceFacts facts = [] {
-    int device = 0;
-    DeviceFacts f{};
+int n_multiprocessors() {
+  static const int n = [] {
+    int device = 0, count = 0;
     check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&f.n_sms, cudaDevAttrMultiProcessorCount, device),
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
           "counting multiprocessors");
-    check(cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "asking for a block's shared memory");
-    return f;
+    return count;
   }();
-  return facts;
+  return n;
 }
 
 bool chunk_serves(const LinearArgs& a, Format format) {
   if (a.slot_expert == nullptr) return a.n_rows > 32;
-  const bool integer = format == Format::q8 || format == Format::nvfp4;
-  return a.slot_rows == 32 || a.slot_rows == 64 || (integer && a.slot_rows == 128);
+  return a.slot_rows == 32 || a.slot_rows == 64 || (is_integer(format) && a.slot_rows == 128);
 }
 
 void launch_linear_chunk(const LinearArgs& args, Format format, cudaStream_t stream) {

@@ -49,10 +49,10 @@ template <Format F, int R, bool Aligned, bool Slots>
 __global__ void __launch_bounds__(kThreads, 2) float_chunk(LinearArgs a) {
   extern __shared__ __align__(16) unsigned char chunk_shared[];
   constexpr int kRows = 8 * R, kBlock = block_bytes(F), kStage = stage_bytes(F, kRows);
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
+  enter(a.order);
+  wait_for_rows(a.order);
   Places<Slots> places;
-  if (!places.find(a, Slots ? blockIdx.y : blockIdx.x, kRows)) return;
+  if (!places.find(a, Slots ? blockIdx.y : blockIdx.x, kRows)) return leave(a.order);
   const int thread = threadIdx.x, lane = thread & 31, tile = Slots ? blockIdx.x : blockIdx.y;
   const int n_groups = a.n_groups;
   const std::uint8_t* blocks = places.weights + static_cast<std::int64_t>(tile) * n_groups * kBlock;
@@ -142,13 +142,13 @@ __global__ void __launch_bounds__(kThreads, 2) float_chunk(LinearArgs a) {
       // The barrier of the next group stands before the next segment's sums.
     }
   }
-  const int n = tile * kTileRows + lane;
 #pragma unroll
   for (int j = 0; j < R; ++j) {
     const int place = (thread >> 5) + 8 * j, out = places.out(a, place);
-    if (out < 0 || n >= a.n_out) continue;
-    finish_sum(a, totals[j], places.gain, places.gained, out, places.mark(a, place), n);
+    if (out < 0) continue;
+    finish_tile(a, totals[j], places.gain, places.gained, out, places.mark(a, place), tile, lane);
   }
+  leave(a.order);
 }
 
 template <Format F, int R, bool Aligned, bool Slots>
@@ -170,7 +170,7 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
   }
   // Few outputs (a router's): more blocks.
   const std::int64_t blocks = static_cast<std::int64_t>(n_tiles(a.n_out)) * ((a.n_rows + 63) / 64);
-  if (blocks < 2 * device_facts().n_sms) return launch_shape<F, 4, Aligned, false>(a, stream);
+  if (blocks < 2 * n_multiprocessors()) return launch_shape<F, 4, Aligned, false>(a, stream);
   launch_shape<F, 8, Aligned, false>(a, stream);
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
     for (const Shape shape : {Shape{64, 512}, {33, 40}, {7, 24}, {100, 300}, {256, 2048}}) {
       const SyntheticWeight w = synthetic_weight(format, 1, shape.n, shape.k, 11);
       const Weight on_device = g.copies.put(w.weight);
-      std::vector<int> counts{40, 64, 513};
+      std::vector<int> counts{40, 64, 100, 129, 512, 513};
       for (int r = 1; r <= 33; ++r) counts.push_back(r);
       for (const int n_rows : counts) {
         if (shape.n > 200 && n_rows > 9 && n_rows % 8 != 1) continue;
@@ -118,6 +118,49 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
       g.device.linear(batch.on_device, *operand_device, wrong, Epilogue::store, y.on_device);
       g.device.finish(batch.on_device);
       CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 1);
+    }
+  }
+}
+
+// Matrices large enough that every shape of the prompt kernels is the best for some of them.
+TEST_CASE("linear: prompt chunks against wide matrices, alone and among others") {
+  Ground g;
+  const auto operand_host = g.host.operand(600, 384), operand_device = g.device.operand(600, 384);
+  struct Shape {
+    int rows, n, k;
+  };
+  for (const Format format : kFormats) {
+    for (const Shape s : {Shape{512, 10300, 96},
+                          {200, 10300, 290},
+                          {128, 16900, 64},
+                          {100, 8450, 320},
+                          {65, 2688, 384},
+                          {600, 128, 384}}) {
+      DeviceCopies copies;
+      const SyntheticWeight w = synthetic_weight(format, 1, s.n, s.k, 17);
+      const Weight on_device = copies.put(w.weight);
+      const BothRows in(copies, planted_floats(18, s.rows * s.k), s.rows, s.k);
+      BothRows y = BothRows::poisoned(copies, s.rows, s.n);
+      BothBatch batch(s.rows);
+      batch.begin(g.host, g.device);
+      g.host.quantize(in.on_host, is_integer(format), *operand_host);
+      g.host.linear(batch.on_host, *operand_host, w.weight, Epilogue::store, y.on_host);
+      std::vector<float> first;
+      for (int repeat = 0; repeat < kRepeats; ++repeat) {
+        g.device.quantize(in.on_device, is_integer(format), *operand_device);
+        g.device.linear(batch.on_device, *operand_device, on_device, Epilogue::store, y.on_device);
+        g.device.finish(batch.on_device);
+        CHECK(batch.host_marks == batch.device_marks);
+        std::vector<float> got = y.read_device(g.device);
+        CHECK_MESSAGE(rows_that_differ(y, got, batch.host_marks) == 0, name_of(format), " ", s.n,
+                      "x", s.k, " rows ", s.rows);
+        if (repeat == 0) first = got;
+        CHECK(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)) == 0);
+      }
+      // Control: a row that another stands for must show.
+      std::vector<float> wrong = first;
+      std::copy_n(first.begin(), s.n, wrong.begin() + s.n);
+      CHECK(rows_that_differ(y, wrong, batch.host_marks) == 1);
     }
   }
 }
@@ -317,7 +360,7 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
       device.router_bias = weights.put(host.router_bias);
       const auto operand_host = g.host.operand(1100, s.d_in),
                  operand_device = g.device.operand(1100, s.d_in);
-      for (const int n_rows : {1, 2, 3, 7, 8, 9, 31, 32, 100, 600}) {
+      for (const int n_rows : {1, 2, 3, 7, 8, 9, 31, 32, 100, 200, 600}) {
         DeviceCopies copies;
         std::vector<float> scores = even_floats(24, n_rows * s.experts, 4.0f);
         for (int r = 0; r < n_rows; ++r)
