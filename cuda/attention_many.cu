@@ -303,8 +303,10 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 1)
   auto* queries = reinterpret_cast<uint4*>(attend_memory + warp * S::kQueryWords);
   std::uint32_t* stages = attend_memory + static_cast<int>(blockDim.x >> 5) * S::kQueryWords;
 
-  const int end_row = a.row0 + min(n, static_cast<int>(blockIdx.y + 1) * rows_a_block);
-  for (int row = a.row0 + static_cast<int>(blockIdx.y) * rows_a_block; row < end_row;) {
+  // The last rows, which see most keys, start first.
+  const int rows_from = static_cast<int>(gridDim.y - 1 - blockIdx.y) * rows_a_block;
+  const int end_row = a.row0 + min(n, rows_from + rows_a_block);
+  for (int row = a.row0 + rows_from; row < end_row;) {
     const SegmentView segment = a.batch.segments[a.batch.row_segment[row]];
     const int run_row = row, run_end = min(end_row, segment.first_row + segment.n_rows);
     row = run_end;

@@ -334,6 +334,94 @@ TEST_CASE("attention: tiles, spans, page order, every head shape") {
   }
 }
 
+TEST_CASE("attention: several sequences a call, padding rows, marks") {
+  Ground g;
+  struct Shape {
+    int heads, kv, dim;
+  };
+  // Rows of two sequences, how many of the first are live.
+  struct Call {
+    int n_first, n_live, n_second;
+  };
+  for (const Shape s : {Shape{32, 2, 128},
+                        {40, 8, 128},
+                        {8, 1, 96},
+                        {3, 1, 256},
+                        {4, 1, 63},
+                        {64, 1, 32},
+                        {6, 3, 64},
+                        {4, 4, 192}}) {
+    Attention node;
+    node.n_heads = s.heads, node.n_kv_heads = s.kv, node.head_dim = s.dim;
+    constexpr int kPages = 24;
+    const auto host_cache = g.host.kv_cache(node, KvKind::i16, 2 * kPages),
+               device_cache = g.device.kv_cache(node, KvKind::i16, 2 * kPages);
+    std::vector<int> first_pages, second_pages;
+    for (int i = 0; i < kPages; ++i) {
+      first_pages.push_back((i * 7 + 3) % kPages);
+      second_pages.push_back(kPages + (i * 5 + 1) % kPages);
+    }
+    int first_position = 0, second_position = 0;
+    std::uint64_t seed = 160;
+    for (const Call call : {Call{1, 1, 1},
+                            {120, 120, 7},
+                            {16, 13, 16},
+                            {9, 9, 30},
+                            {33, 33, 5},
+                            {40, 37, 90},
+                            {900, 900, 1},
+                            {8, 5, 9},
+                            {17, 17, 150},
+                            {2, 1, 1000},
+                            {32, 20, 32}}) {
+      const int n_rows = call.n_first + call.n_second;
+      DeviceCopies copies;
+      std::vector<float> queries = even_floats(++seed, n_rows * s.heads * s.dim, 3.0f);
+      const int q_cols = s.heads * s.dim, kv_cols = s.kv * s.dim;
+      std::vector<float> keys = even_floats(++seed, n_rows * kv_cols, 2.0f);
+      if (n_rows > 12) {
+        queries[static_cast<std::size_t>(5 * q_cols + 3)] = std::numeric_limits<float>::quiet_NaN();
+        for (int d = 0; d < s.dim; ++d) {
+          queries[static_cast<std::size_t>(8 * q_cols + d)] *= 1e7f;  // scores past the limit
+        }
+        keys[static_cast<std::size_t>(7 * kv_cols)] = std::numeric_limits<float>::infinity();
+      }
+      const BothRows q(copies, std::move(queries), n_rows, q_cols);
+      const BothRows k(copies, std::move(keys), n_rows, kv_cols);
+      const BothRows v(copies, even_floats(++seed, n_rows * kv_cols), n_rows, kv_cols);
+      const BothRows y = BothRows::poisoned(copies, n_rows, q_cols);
+      Segment first = BothBatch::whole(call.n_first), second = BothBatch::whole(call.n_second);
+      first.first_position = first_position;
+      first.n_live = first.n_sure = call.n_live;
+      second.first_row = call.n_first;
+      second.first_position = second_position;
+      second.slot = 1;
+      BothBatch batch({first, second}, {first_pages, second_pages});
+      batch.begin(g.host, g.device);
+      g.host.attention(batch.on_host, node, *host_cache, q.on_host, k.on_host, v.on_host,
+                       y.on_host);
+      g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
+                         v.on_device, y.on_device);
+      g.device.finish(batch.on_device);
+      CHECK(batch.host_marks == batch.device_marks);
+      const std::vector<float> device = y.read_device(g.device);
+      CHECK_MESSAGE(rows_that_differ(y, device, batch.host_marks) == 0, s.heads, "/", s.kv, " x ",
+                    s.dim, " at ", first_position, " and ", second_position, " rows ", call.n_first,
+                    " and ", call.n_second);
+      first_position += call.n_live, second_position += call.n_second;
+      if (call.n_first != 32) continue;
+      // Control: another query must show, in its own row alone.
+      float moved = q.host[0] + 1.0f;
+      check(cudaMemcpy(q.on_device.data, &moved, sizeof moved, cudaMemcpyHostToDevice), "copying");
+      batch.begin(g.host, g.device);
+      g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
+                         v.on_device, y.on_device);
+      g.device.finish(batch.on_device);
+      CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 1);
+    }
+  }
+}
+
 TEST_CASE("experts: routing groups, latents, few rows and many") {
   Ground g;
   struct Shape {

@@ -27,7 +27,8 @@ class Parts {
   std::size_t bytes_ = 0;
 };
 
-// What a row's later launches would not change is left out, so that equal work has equal specs.
+// Refuses what no row may ask for. A greedy row is left without seed, position and filters, so that
+// its spec stays the same from call to call and need not go up again.
 SampleSpec reduced(const SampleSpec& spec) {
   require(spec.temperature >= 0.0f && std::isfinite(spec.temperature),
           "a temperature is finite, >= 0");
