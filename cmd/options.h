@@ -32,7 +32,7 @@ struct ModelOptions {
 // How, never what: no bit of a reply depends on these, but on --kv, a variant of the contract.
 struct HowOptions {
   KvKind kv = KvKind::i16;
-  int chunk_rows = 512;
+  int chunk_rows = 0;
   int window_rows = kWindowRowsMax;
   Isa isa = Isa::automatic;
   bool no_graphs = false;

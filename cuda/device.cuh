@@ -89,6 +89,19 @@ BOLT_DEV void e2m1_to_s8(std::uint32_t codes, std::uint32_t& low, std::uint32_t&
   high = ((u1 | 0x80808080u) - 0x0c0c0c0cu) ^ 0x80808080u;
 }
 
+// The same by halves of a group, slots 0, 1, 4, 5 and 2, 3, 6, 7, as twice the values plus 12.
+BOLT_DEV void e2m1_halves_plus_12(std::uint32_t codes, std::uint32_t& half0, std::uint32_t& half1) {
+  constexpr std::uint32_t kPositive0 = 0x0f0e0d0cu, kPositive1 = 0x18141210u;
+  constexpr std::uint32_t kNegative0 = 0x090a0b0cu, kNegative1 = 0x00040608u;
+  const std::uint32_t c0 = __byte_perm(codes, 0, 0x4420), c1 = __byte_perm(codes, 0, 0x4431);
+  half0 = prmt_raw(kPositive0, kPositive1, c0) | prmt_raw(kNegative0, kNegative1, c0 ^ 0x8888u);
+  half1 = prmt_raw(kPositive0, kPositive1, c1) | prmt_raw(kNegative0, kNegative1, c1 ^ 0x8888u);
+}
+// Bytes less 12; the borrowed top bit keeps bytes apart.
+BOLT_DEV std::uint32_t minus_12(std::uint32_t bytes) {
+  return ((bytes | 0x80808080u) - 0x0c0c0c0cu) ^ 0x80808080u;
+}
+
 // An e4m3 scale (never negative, never NaN) times 2^-8: its bits as the top of a binary16.
 BOLT_DEV float e4m3_scale(std::uint32_t code) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(code << 7)));

@@ -85,8 +85,17 @@ BOLT_DEV void route_row(const RouteArgs& a, int row) {
     float logit = 0.0f;
     if (a.leaves != nullptr) {
       const float* leaf = a.leaves + static_cast<std::int64_t>(row) * a.n_leaves * width + e;
-#pragma unroll 8
-      for (int i = 0; i < a.n_leaves; ++i) logit = add_rn(logit, leaf[i * width]);
+      for (int i = 0; i < a.n_leaves; i += 16) {
+        float some[16];
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          if (i + j < a.n_leaves) some[j] = leaf[(i + j) * width];
+        }
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          if (i + j < a.n_leaves) logit = add_rn(logit, some[j]);
+        }
+      }
     } else {
       logit = a.logits[row * a.logits_stride + e];
     }
@@ -229,10 +238,17 @@ __global__ void __launch_bounds__(kRouteThreads) route_and_gather(RouteSlotsArgs
     if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) *a.n_done = 0;
-  } else {
-    __syncthreads();
+    gather(a.slots);
+    return;
   }
-  gather(a.slots);
+  // One row: a slot for each of its choices, in order.
+  __syncthreads();
+  for (int i = threadIdx.x; i < a.slots.n_pairs; i += blockDim.x) {
+    a.slots.slot_expert[i] = a.slots.choice[i];
+    a.slots.in_row[i] = 0;
+    a.slots.mark_row[i] = 0;
+    a.slots.in_place[i] = a.slots.out_place[i] = a.slots.pair_place[i] = i;
+  }
 }
 
 __global__ void __launch_bounds__(128) combine_rows(CombineArgs a) {

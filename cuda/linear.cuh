@@ -36,13 +36,14 @@ struct LinearArgs {
   Order order = Order::alone;
   // Experts only: how many slots are in use, and per slot its expert; per place the input row, the
   // output row (-1: none) and the call's row to mark.
-  const int* n_slots = nullptr;
+  const int* n_slots = nullptr;  // null: max_slots
   const int* slot_expert = nullptr;
   const int* slot_in = nullptr;
   const int* slot_out = nullptr;
   const int* slot_mark = nullptr;
   int max_slots = 0;
   int slot_rows = 0;
+  bool slots_ready = false;  // slots were there before the kernel before this one began its sums
 };
 
 // Most rows a slot of the expert kernels for few rows holds.
@@ -66,6 +67,16 @@ BOLT_DEV void wait_for_rows(Order order) {
   }
   wait_for_earlier_kernels();
   if (order == Order::leader) let_next_kernel_start();
+}
+// Before slots are read: they say which weights to ask for.
+template <bool Slots>
+BOLT_DEV void wait_for_slots(const LinearArgs& a) {
+  if (!Slots) return;
+  if (a.slots_ready) {
+    __threadfence();
+  } else {
+    wait_for_rows(a.order);
+  }
 }
 BOLT_DEV void leave(Order order) {
   if (order == Order::follower) wait_for_earlier_kernels();

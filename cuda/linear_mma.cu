@@ -75,10 +75,9 @@ struct Fragment<Format::nvfp4> {
       float s0[2], s1[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        std::uint32_t low, high;
-        e2m1_to_s8(w[2 * m + i], low, high);
-        half0[i] = __byte_perm(low, high, 0x5410);
-        half1[i] = __byte_perm(low, high, 0x7632);
+        e2m1_halves_plus_12(w[2 * m + i], half0[i], half1[i]);
+        half0[i] = minus_12(half0[i]);
+        half1[i] = minus_12(half1[i]);
         s0[i] = e4m3_scale((scales.x >> (8 * (2 * m + i))) & 0xff);
         s1[i] = e4m3_scale((scales.y >> (8 * (2 * m + i))) & 0xff);
       }
@@ -123,13 +122,13 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
   const int g = lane >> 2, t = lane & 3, tile = blockIdx.x;
   auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride);
   enter(a.order);
-  if (Slots) wait_for_rows(a.order);
+  wait_for_slots<Slots>(a);
 
   const std::uint8_t* weights = a.weights;
   float gain = 1.0f;
   const bool gained = a.gains != nullptr;
   if (Slots) {
-    if (static_cast<int>(blockIdx.y) >= *a.n_slots) return;
+    if (a.n_slots != nullptr && static_cast<int>(blockIdx.y) >= *a.n_slots) return;
     const int expert = a.slot_expert[blockIdx.y];
     weights += static_cast<std::int64_t>(expert) * a.matrix_bytes;
     if (gained) gain = a.gains[expert];
@@ -141,7 +140,7 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
   queue.start(shared + warp * WeightQueue<F>::kStride,
               weights + static_cast<std::int64_t>(tile) * n_groups * block_bytes(F), n_groups, warp,
               n_warps, lane);
-  if (!Slots) wait_for_rows(a.order);  // the weights are on their way
+  if (!Slots || a.slots_ready) wait_for_rows(a.order);  // the weights are on their way
 
   const auto in_row = [&](int place) {
     if (Slots) return a.slot_in[blockIdx.y * kRows + place];

@@ -37,7 +37,7 @@ struct Group<Format::q8> {
     s = __half2float(__ushort_as_half(reinterpret_cast<const unsigned short*>(block + 1024)[lane]));
   }
   // x0, x1: the row's codes in slot order; sa its scale.
-  BOLT_DEV float add(const uint4& x0, const uint4& x1, float sa, float acc) const {
+  BOLT_DEV float add(const uint4& x0, const uint4& x1, const int2&, float sa, float acc) const {
     int sum = dot(w[0], x0.x, dot(w[4], x0.y, 0));
     int more = dot(w[1], x0.z, dot(w[5], x0.w, 0));
     sum = dot(w[2], x1.x, dot(w[6], x1.y, sum));
@@ -49,27 +49,25 @@ struct Group<Format::q8> {
 
 template <>
 struct Group<Format::nvfp4> {
-  std::uint32_t half0[4], half1[4];
+  std::uint32_t half0[4], half1[4];  // twice the values plus 12
   float s0, s1;
 
   BOLT_DEV void read(const std::byte* block, int lane) {
     const auto* words = reinterpret_cast<const std::uint32_t*>(block);
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      std::uint32_t low, high;
-      e2m1_to_s8(words[word_index(t, lane)], low, high);
-      half0[t] = __byte_perm(low, high, 0x5410);  // slots 0, 1, 4, 5
-      half1[t] = __byte_perm(low, high, 0x7632);  // slots 2, 3, 6, 7
+      e2m1_halves_plus_12(words[word_index(t, lane)], half0[t], half1[t]);
     }
     const auto* scales =
         reinterpret_cast<const std::uint8_t*>(block) + 512 + (lane >> 2) * 8 + (lane & 3);
     s0 = e4m3_scale(scales[0]);
     s1 = e4m3_scale(scales[4]);
   }
-  // x0, x1: the row's codes with the halves apart.
-  BOLT_DEV float add(const uint4& x0, const uint4& x1, float sa, float acc) const {
-    int sum0 = dot(half0[0], x0.x, dot(half0[1], x0.z, 0));
-    int sum1 = dot(half1[0], x0.y, dot(half1[1], x0.w, 0));
+  // x0, x1: the row's codes with the halves apart; twelve: -12 times the halves' sums of codes.
+  BOLT_DEV float add(const uint4& x0, const uint4& x1, const int2& twelve, float sa,
+                     float acc) const {
+    int sum0 = dot(half0[0], x0.x, dot(half0[1], x0.z, twelve.x));
+    int sum1 = dot(half1[0], x0.y, dot(half1[1], x0.w, twelve.y));
     sum0 = dot(half0[2], x1.x, dot(half0[3], x1.z, sum0));
     sum1 = dot(half1[2], x1.y, dot(half1[3], x1.w, sum1));
     // The first product is exact, so this is one rounding (§4).
@@ -91,7 +89,7 @@ struct RowMap {
   BOLT_DEV bool find(const LinearArgs& a, int y_block) {
     gained = a.gains != nullptr;
     if (Slots) {
-      if (y_block >= *a.n_slots) return false;
+      if (a.n_slots != nullptr && y_block >= *a.n_slots) return false;
       const int expert = a.slot_expert[y_block];
       weights = a.weights + static_cast<std::int64_t>(expert) * a.matrix_bytes;
       gain = gained ? a.gains[expert] : 1.0f;
@@ -129,9 +127,10 @@ BOLT_DEV void row_of(const LinearArgs& a, int y_block, int r, int& out, int& mar
   }
 }
 
-// Shared memory of integer_rows: the warps' queues, their rows of one segment, the segments' sums.
-template <int R>
-constexpr int kRowsBytes = R*(kSegmentGroups * 32 + kSegmentGroups * 4);
+// Shared memory of integer_rows: the warps' queues, their rows of one segment (codes, scales, and
+// for nvfp4 -12 times the sums of each half's codes), the segments' sums.
+template <Format F, int R>
+constexpr int kRowsBytes = R* kSegmentGroups*(32 + 4 + (F == Format::nvfp4 ? 8 : 0));
 
 // Grid (tiles, row blocks or slots), block 32 x n_warps.
 template <Format F, int R, bool Slots>
@@ -139,11 +138,11 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int tile = blockIdx.x;
-  std::byte* const my_rows = shared + n_warps * WeightQueue<F>::kStride + warp * kRowsBytes<R>;
+  std::byte* const my_rows = shared + n_warps * WeightQueue<F>::kStride + warp * kRowsBytes<F, R>;
   auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride +
-                                              n_warps * kRowsBytes<R>);
+                                              n_warps * kRowsBytes<F, R>);
   enter(a.order);
-  if (Slots) wait_for_rows(a.order);
+  wait_for_slots<Slots>(a);
   RowMap<R, Slots> rows;
   if (!rows.find(a, blockIdx.y)) return;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
   queue.start(shared + warp * WeightQueue<F>::kStride,
               rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * block_bytes(F),
               a.n_groups, warp, n_warps, lane);
-  if (!Slots) wait_for_rows(a.order);  // the weights are on their way
+  if (!Slots || a.slots_ready) wait_for_rows(a.order);  // the weights are on their way
 
   for (int segment = warp; segment < n_segments; segment += n_warps) {
     const int first = segment * kSegmentGroups;
@@ -174,6 +173,18 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
       }
     }
     __syncwarp();
+    auto* const twelves = reinterpret_cast<int2*>(my_rows + R * kSegmentGroups * 36);
+    if (F == Format::nvfp4) {
+      for (int i = lane; i < R * kSegmentGroups; i += 32) {
+        const uint4 x0 = codes[2 * i], x1 = codes[2 * i + 1];
+        constexpr std::uint32_t kMinus12 = 0xf4f4f4f4u;
+        twelves[i] = {dot(kMinus12, x0.x, dot(kMinus12, x0.z, 0)) +
+                          dot(kMinus12, x1.x, dot(kMinus12, x1.z, 0)),
+                      dot(kMinus12, x0.y, dot(kMinus12, x0.w, 0)) +
+                          dot(kMinus12, x1.y, dot(kMinus12, x1.w, 0))};
+      }
+      __syncwarp();
+    }
     float acc[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) acc[r] = 0.0f;
@@ -186,8 +197,9 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
           group.read(pair + u * block_bytes(F), lane);
 #pragma unroll
           for (int r = 0; r < R; ++r) {
-            const uint4* x = codes + (r * kSegmentGroups + g + u) * 2;
-            acc[r] = group.add(x[0], x[1], scales[r * kSegmentGroups + g + u], acc[r]);
+            const int at = r * kSegmentGroups + g + u;
+            const int2 twelve = F == Format::nvfp4 ? twelves[at] : int2{0, 0};
+            acc[r] = group.add(codes[2 * at], codes[2 * at + 1], twelve, scales[at], acc[r]);
           }
         }
       }
@@ -295,7 +307,7 @@ void launch_float(const LinearArgs& a, const dim3& grid, int n_segments, cudaStr
 template <Format F, int R, bool Slots>
 void launch_integer(const LinearArgs& a, const dim3& grid, int n_segments, cudaStream_t stream) {
   const std::size_t sums = static_cast<std::size_t>(n_segments) * R * 32 * 4;
-  const std::size_t of_warp = WeightQueue<F>::kStride + kRowsBytes<R>;
+  const std::size_t of_warp = WeightQueue<F>::kStride + kRowsBytes<F, R>;
   const int most = std::clamp(static_cast<int>((shared_limit() - sums) / of_warp), 1, kWarpsMax);
   const int turns = (n_segments + most - 1) / most;
   const int n_warps = (n_segments + turns - 1) / turns;

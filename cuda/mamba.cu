@@ -69,9 +69,18 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
     a.conv[scratch_row(i) * a.d_conv + channel] = mul_rn(v, exact_sigmoid(v));
   }
   if (first == 0) {
-    // Sources lie at or after their places, so an ascending copy may work in place.
-    for (int j = 0; j < k - 1 + segment.n_live - segment.n_sure; ++j) {
-      cache[static_cast<std::int64_t>(j) * a.d_conv] = raw(segment.n_sure - (k - 1) + j);
+    // Sources lie at or after their places, so an ascending copy may work in place, some at a time.
+    const int n = k - 1 + segment.n_live - segment.n_sure;
+    for (int j = 0; j < n; j += 8) {
+      float some[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (j + i < n) some[i] = raw(segment.n_sure - (k - 1) + j + i);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (j + i < n) cache[static_cast<std::int64_t>(j + i) * a.d_conv] = some[i];
+      }
     }
   }
 }

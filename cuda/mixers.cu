@@ -18,7 +18,7 @@ namespace bolt::cuda {
 namespace {
 
 constexpr std::int64_t kPartialBytes = 256 << 20;  // of attention's units; more rows take turns
-constexpr int kExpertRows = 512;                   // rows routed at once
+constexpr int kExpertRows = 2048;                  // rows routed at once
 
 class CudaMambaCache final : public MambaCache {
  public:
@@ -457,8 +457,11 @@ void CudaOps::moe(const Batch& batch, const Moe& node, const Operand& u, const M
     if (up.quantised.slots != nullptr) up.y = nullptr;
     up.order = Order::follower;
     launch_linear(up, node.shared_up.format, stream_);
-    call.up.order = Order::leader;
   }
+  // Whoever starts after the leader finds the slots there.
+  call.up.order = Order::leader;
+  call.down.slots_ready = true;
+  if (n == 1) call.up.n_slots = call.down.n_slots = nullptr;  // one a choice
   launch_linear(call.up, node.experts_up.format, stream_);
   if (has_shared) {
     LinearArgs down = linear_args(batch, *scratch.shared_operand,

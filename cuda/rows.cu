@@ -41,7 +41,8 @@ __global__ void add_rows(const float* x, std::int64_t x_stride, float* y, std::i
 
 // Block = one norm group of one row: thread i holds columns i, i + 512, ... of it, so that a warp
 // holds groups of 32 columns, which it can quantise. Threads 0..63 are the contract's 64 chains,
-// element k in chain k mod 64. Items: columns a thread.
+// element k in chain k mod 64. Items: columns a thread. For few rows several blocks do the same sum
+// and each writes a part of the columns: writing and quantising on one multiprocessor takes longer.
 constexpr int kNormThreads = 512;
 
 template <bool Gated, int Items>
@@ -50,6 +51,9 @@ __global__ void __launch_bounds__(kNormThreads) norm_rows(NormArgs a) {
   __shared__ float chain[64];
   let_next_kernel_start();
   const int first = blockIdx.x * a.group, row = blockIdx.y;
+  const int part = (a.group + gridDim.z - 1) / gridDim.z + kGroupCols - 1;
+  const int part_cols = part / kGroupCols * kGroupCols;
+  const int part_first = blockIdx.z * part_cols, part_last = min(part_first + part_cols, a.group);
   float w[Items];
 #pragma unroll
   for (int j = 0; j < Items; ++j) {
@@ -96,10 +100,11 @@ __global__ void __launch_bounds__(kNormThreads) norm_rows(NormArgs a) {
 #pragma unroll
   for (int j = 0; j < Items; ++j) {
     const int i = threadIdx.x + j * blockDim.x;
+    const int warp_first = i - (threadIdx.x & 31);  // a multiple of 32, in the group and in the row
+    if (warp_first < part_first || warp_first >= part_last) continue;
     const float out = mul_rn(mul_rn(v[j], r), w[j]);
     if (i < a.group) y[i] = out;
-    // The warp's first column is a multiple of 32, in the group and in the row.
-    if (a.quantised.slots != nullptr && i - (threadIdx.x & 31) < a.group) {
+    if (a.quantised.slots != nullptr) {
       a.quantised.put(i < a.group ? out : 0.0f, row, (first + i) / kGroupCols, threadIdx.x & 31);
     }
   }
@@ -135,7 +140,10 @@ namespace {
 
 template <bool Gated>
 void launch_norm_of(const NormArgs& a, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(a.n_cols / a.group), static_cast<unsigned>(a.n_rows));
+  const bool in_place = a.x == a.y;  // then a part's writer would hurt another's reader
+  const int n_parts = in_place || a.group < 512 ? 1 : a.n_rows <= 4 ? 8 : a.n_rows <= 32 ? 2 : 1;
+  const dim3 grid(static_cast<unsigned>(a.n_cols / a.group), static_cast<unsigned>(a.n_rows),
+                  static_cast<unsigned>(n_parts));
   const std::size_t shared = static_cast<std::size_t>(a.group) * sizeof(float);
   const int n_threads = std::min(kNormThreads, (a.group + 63) / 64 * 64);
   const int items = (a.group + n_threads - 1) / n_threads;

@@ -15,7 +15,7 @@ struct WeightQueue {
   static constexpr int kPairBytes = 2 * kBlockBytes;
   static constexpr int kDepth = F == Format::q8 ? 3 : 4;  // pairs in flight
   static constexpr int kBytes = kDepth * kPairBytes + kDepth * 8;
-  static constexpr int kStride = (kBytes + 127) / 128 * 128;  // of the warps' rings
+  static constexpr int kStride = (kBytes + 15) / 16 * 16;  // of the warps' rings
 
   std::byte* ring;
   const std::uint8_t* tile;  // the tile's first block

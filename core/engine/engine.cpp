@@ -16,6 +16,8 @@
 namespace bolt {
 namespace {
 
+// A chunk reads all weights once: a GPU, whose arithmetic is faster, needs more rows to be worth it.
+constexpr int kHostChunkRows = 512, kDeviceChunkRows = 2048;
 constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
 
 std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options) {
@@ -132,8 +134,10 @@ class OpsEngine final : public Engine {
     sizes.kv = options_.kv;
     sizes.n_slots = options_.n_slots;
     sizes.context = context_;
+    const int usual = options_.device >= 0 ? kDeviceChunkRows : kHostChunkRows;
+    const int chunk_rows = options_.chunk_rows > 0 ? options_.chunk_rows : usual;
     sizes.chunk_rows = static_cast<int>(
-        std::min({std::int64_t{options_.chunk_rows}, context_, std::int64_t{kChunkRowsMax}}));
+        std::min({std::int64_t{chunk_rows}, context_, std::int64_t{kChunkRowsMax}}));
     sizes.window_rows = options_.window_rows;
     sizes.n_vocab = package_.config().n_tokens;
     return sizes;
@@ -191,7 +195,7 @@ class OpsEngine final : public Engine {
 }  // namespace
 
 std::unique_ptr<Engine> Engine::open(const Package& package, const EngineOptions& options) {
-  require(options.chunk_rows >= 1 && options.window_rows >= 1 &&
+  require(options.chunk_rows >= 0 && options.window_rows >= 1 &&
               options.window_rows <= kWindowRowsMax && options.n_slots >= 1 && options.context >= 0,
           "engine options are in range");
   return std::make_unique<OpsEngine>(package, options);

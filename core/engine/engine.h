@@ -24,7 +24,7 @@ struct EngineOptions {
   int n_threads = 0;         // 0: all cores this process may run on
   Isa isa = Isa::automatic;  // asking for one this machine lacks is a usage error
   KvKind kv = KvKind::i16;
-  int chunk_rows = 512;              // rows of a prompt call, 1..
+  int chunk_rows = 0;                // rows of a prompt call; 0: 512 on the CPU, 2048 on a GPU
   int window_rows = kWindowRowsMax;  // most rows of a decoding window, 1..32
   std::int64_t context = 0;          // most ids of a sequence; 0: the model's, or what fits
   int n_slots = 1;                   // sequences that may be open at once
