@@ -35,44 +35,6 @@ BOLT_DEV int best_of(const std::uint32_t* keys, int n, int lane) {
       __reduce_min_sync(kFullWarp, best == top ? static_cast<unsigned>(at) : 0x7fffffffu));
 }
 
-// Grid (tiles, segments), 128 threads: warp t is chain t of the segment, lane = expert of the tile.
-template <Format F>
-__global__ void __launch_bounds__(128) router_leaves(RouterArgs a) {
-  __shared__ float x[kSegmentGroups * kGroupCols];
-  constexpr int kSteps = kSegmentGroups * 4;
-  const int lane = threadIdx.x & 31, t = threadIdx.x >> 5, tile = blockIdx.x, segment = blockIdx.y;
-  const int n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
-  const int first = segment * kSegmentGroups, count = min(kSegmentGroups, n_groups - first);
-  const std::uint8_t* block =
-      a.weights + (static_cast<std::int64_t>(tile) * n_groups + first) * block_bytes(F);
-  float2 w[kSteps];
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    w[i] = make_float2(0.0f, 0.0f);
-    if (i / 4 < count) w[i] = float_pair<F>(block + (i / 4) * block_bytes(F), i % 4, t, lane);
-  }
-  wait_for_earlier_kernels();
-  let_next_kernel_start();  // the shared expert may start: its rows are there
-  const int columns = min(count * kGroupCols, a.n_cols - first * kGroupCols);
-  for (int row = 0; row < a.n_rows; ++row) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-      x[i] = a.x[row * a.x_stride + first * kGroupCols + i];
-    }
-    __syncthreads();
-    float acc = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int k = i / 4 * kGroupCols + i % 4 * 8 + 2 * t;
-      if (k < columns) acc = fma_rn(w[i].x, x[k], acc);
-      if (k + 1 < columns) acc = fma_rn(w[i].y, x[k + 1], acc);
-    }
-    a.leaves[(static_cast<std::int64_t>(row) * gridDim.y * 4 + segment * 4 + t) *
-                 (gridDim.x * kTileRows) +
-             tile * kTileRows + lane] = acc;
-  }
-}
-
 // The choice of one row, by a block of 128 threads.
 BOLT_DEV void route_row(const RouteArgs& a, int row) {
   __shared__ float score[kDeviceExpertsMax], raw[kDeviceExpertsMax];
@@ -89,7 +51,7 @@ BOLT_DEV void route_row(const RouteArgs& a, int row) {
         float some[16];
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
-          if (i + j < a.n_leaves) some[j] = leaf[(i + j) * width];
+          if (i + j < a.n_leaves) some[j] = __ldcg(leaf + (i + j) * width);
         }
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
@@ -224,31 +186,84 @@ __global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
   gather(a);
 }
 
+// Whether this block is the last of n to come here; the counter is 0 again then.
+BOLT_DEV bool ends_last(unsigned* counter, unsigned n, bool& shared) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared = atomicAdd(counter, 1u) + 1 == n;
+    if (shared) *counter = 0;
+  }
+  __syncthreads();
+  if (shared) __threadfence();
+  return shared;
+}
+
+// One row has a slot for each of its choices, in order.
+BOLT_DEV void place_slots(const SlotArgs& a, int n_rows) {
+  if (n_rows > 1) return gather(a);
+  for (int i = threadIdx.x; i < a.n_pairs; i += blockDim.x) {
+    a.slot_expert[i] = a.choice[i];
+    a.in_row[i] = 0;
+    a.mark_row[i] = 0;
+    a.in_place[i] = a.out_place[i] = a.pair_place[i] = i;
+  }
+}
+
+// Grid (tiles, segments), 128 threads: warp t is chain t of the segment, lane = expert of the tile.
+// The last block to end routes, if asked to.
+template <Format F>
+__global__ void __launch_bounds__(128) router_leaves(RouterArgs a, RouteSlotsArgs then) {
+  __shared__ bool is_last;
+  __shared__ float x[kSegmentGroups * kGroupCols];
+  constexpr int kSteps = kSegmentGroups * 4;
+  const int lane = threadIdx.x & 31, t = threadIdx.x >> 5, tile = blockIdx.x, segment = blockIdx.y;
+  const int n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
+  const int first = segment * kSegmentGroups, count = min(kSegmentGroups, n_groups - first);
+  const std::uint8_t* block =
+      a.weights + (static_cast<std::int64_t>(tile) * n_groups + first) * block_bytes(F);
+  float2 w[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    w[i] = make_float2(0.0f, 0.0f);
+    if (i / 4 < count) w[i] = float_pair<F>(block + (i / 4) * block_bytes(F), i % 4, t, lane);
+  }
+  wait_for_earlier_kernels();
+  let_next_kernel_start();  // the shared expert may start: its rows are there
+  const int columns = min(count * kGroupCols, a.n_cols - first * kGroupCols);
+  for (int row = 0; row < a.n_rows; ++row) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+      x[i] = a.x[row * a.x_stride + first * kGroupCols + i];
+    }
+    __syncthreads();
+    float acc = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i / 4 * kGroupCols + i % 4 * 8 + 2 * t;
+      if (k < columns) acc = fma_rn(w[i].x, x[k], acc);
+      if (k + 1 < columns) acc = fma_rn(w[i].y, x[k + 1], acc);
+    }
+    a.leaves[(static_cast<std::int64_t>(row) * gridDim.y * 4 + segment * 4 + t) *
+                 (gridDim.x * kTileRows) +
+             tile * kTileRows + lane] = acc;
+  }
+  if (!a.routes || !ends_last(then.n_done, gridDim.x * gridDim.y, is_last)) return;
+  for (int row = 0; row < a.n_rows; ++row) {
+    __syncthreads();
+    route_row(then.route, row);
+  }
+  __syncthreads();
+  place_slots(then.slots, a.n_rows);
+}
+
 // Block = one row; the block that ends last gathers.
 __global__ void __launch_bounds__(kRouteThreads) route_and_gather(RouteSlotsArgs a) {
   __shared__ bool is_last;
   wait_for_earlier_kernels();
   let_next_kernel_start();  // what runs beside this reads nothing of it
   route_row(a.route, blockIdx.x);
-  if (gridDim.x > 1) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(a.n_done, 1u) + 1 == gridDim.x;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    if (threadIdx.x == 0) *a.n_done = 0;
-    gather(a.slots);
-    return;
-  }
-  // One row: a slot for each of its choices, in order.
-  __syncthreads();
-  for (int i = threadIdx.x; i < a.slots.n_pairs; i += blockDim.x) {
-    a.slots.slot_expert[i] = a.slots.choice[i];
-    a.slots.in_row[i] = 0;
-    a.slots.mark_row[i] = 0;
-    a.slots.in_place[i] = a.slots.out_place[i] = a.slots.pair_place[i] = i;
-  }
+  if (ends_last(a.n_done, gridDim.x, is_last)) place_slots(a.slots, gridDim.x);
 }
 
 __global__ void __launch_bounds__(128) combine_rows(CombineArgs a) {
@@ -285,13 +300,13 @@ void launch_route(const RouteArgs& a, cudaStream_t stream) {
   launch(route_rows, dim3(static_cast<unsigned>(a.n_rows)), dim3(kRouteThreads), 0, stream, a);
 }
 
-void launch_router(const RouterArgs& a, cudaStream_t stream) {
+void launch_router(const RouterArgs& a, const RouteSlotsArgs& then, cudaStream_t stream) {
   const int n_segments = (n_groups(a.n_cols) + kSegmentGroups - 1) / kSegmentGroups;
   const dim3 grid(static_cast<unsigned>(n_tiles(a.n_experts)), static_cast<unsigned>(n_segments));
   auto* kernel = a.format == Format::f32    ? router_leaves<Format::f32>
                  : a.format == Format::bf16 ? router_leaves<Format::bf16>
                                             : router_leaves<Format::f16>;
-  launch(kernel, grid, dim3(128), 0, stream, a);
+  launch(kernel, grid, dim3(128), 0, stream, a, then);
 }
 
 void launch_route_slots(const RouteSlotsArgs& a, cudaStream_t stream) {

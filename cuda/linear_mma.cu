@@ -265,7 +265,9 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
   launch_format<Format::nvfp4>(args, stream);
 }
 
-bool quantises(const LinearArgs& args, Format format) { return !chunk_serves(args, format); }
+bool quantises(const LinearArgs& args, Format format) {
+  return is_integer(format) || !chunk_serves(args, format);
+}
 
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream) {
   if (chunk_serves(args, format)) return launch_linear_chunk(args, format, stream);

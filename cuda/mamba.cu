@@ -1,6 +1,7 @@
 // Mamba-2 (arithmetic.md §6) in two kernels: the causal convolution and step sizes, a channel a
 // thread; then the recurrence, token by token, with its state in registers. A window, a prompt
 // chunk and the replay of lagging rows run the same loop bodies.
+#include "cuda/chunk_async.cuh"
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/mamba.cuh"
@@ -85,42 +86,66 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
   }
 }
 
-// One row as a thread of the recurrence needs it: states n = l, l + 16, ... of two dims.
-template <int NI>
-struct ScanRow {
-  float b[NI], c[NI], x[2], dt, decay;
+// Rows of the recurrence on their way into shared memory, 16 at a time.
+constexpr int kStageRows = 16, kStageDims = 32;
 
-  BOLT_DEV void load(const MambaArgs& a, std::int64_t row, int head, int group, const int (&dim)[2],
-                     int l) {
-    const float* conv = a.conv + row * a.d_conv;
-    const float* B = conv + a.d_inner + group * a.d_state;
-    const float* C = B + a.n_ssm_groups * a.d_state;
-#pragma unroll
-    for (int i = 0; i < NI; ++i) {
-      const bool in = l + 16 * i < a.d_state;
-      b[i] = in ? B[l + 16 * i] : 0.0f;
-      c[i] = in ? C[l + 16 * i] : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-      x[j] = dim[j] < a.head_dim ? conv[head * a.head_dim + dim[j]] : 0.0f;
-    dt = a.dt[row * a.n_heads + head];
-    decay = a.decay[row * a.n_heads + head];
-  }
+template <int NI>
+struct Stage {
+  float b[kStageRows][16 * NI], c[kStageRows][16 * NI], x[kStageRows][kStageDims];
+  float dt[kStageRows], decay[kStageRows];
 };
 
 // Grid (n_heads * blocks of 32 dims, segments), 256 threads: thread 16 p + l owns dims 2p, 2p + 1
 // of its block and the states l, l + 16, ... (the contract's sixteen readout chains).
 template <int NI>
 __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
+  extern __shared__ __align__(16) std::byte shared[];
+  auto* const stages = reinterpret_cast<Stage<NI>*>(shared);
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  const int dim_blocks = (a.head_dim + 31) / 32;
-  const int head = blockIdx.x / dim_blocks, l = threadIdx.x & 15, p = threadIdx.x >> 4;
+  const int dim_blocks = (a.head_dim + kStageDims - 1) / kStageDims;
+  const int head = blockIdx.x / dim_blocks, l = threadIdx.x & 15, dim0 = 2 * (threadIdx.x >> 4);
   const int group = head / (a.n_heads / a.n_ssm_groups);
-  const int dim0 = (blockIdx.x % dim_blocks) * 32 + 2 * p;
-  const int dim[2] = {dim0, dim0 + 1};
+  const int dim_base = blockIdx.x % dim_blocks * kStageDims;
   const SegmentView segment = a.batch.segments[blockIdx.y];
+  if (segment.n_lag + segment.n_rows == 0) return;
+  const auto scratch_row = [&](int i) {
+    return static_cast<std::int64_t>(i >= 0 ? segment.first_row + i
+                                            : a.lag_base + 32 * static_cast<int>(blockIdx.y) +
+                                                  segment.n_lag + i);
+  };
+  const int n_dims = min(kStageDims, a.head_dim - dim_base);
+  const bool aligned = (a.d_state | a.d_conv | n_dims | a.head_dim) % 4 == 0;
+  const auto fetch = [&](Stage<NI>& stage, int first) {
+    const int n = min(kStageRows, segment.n_rows - first);
+    const int width = 2 * a.d_state + n_dims, step = aligned ? 4 : 1;
+    for (int i = static_cast<int>(threadIdx.x) * step; i < n * width; i += 256 * step) {
+      const int r = i / width, k = i % width;
+      const float* conv = a.conv + scratch_row(first + r) * a.d_conv;
+      const float* from;
+      float* to;
+      if (k < a.d_state) {
+        from = conv + a.d_inner + group * a.d_state + k;
+        to = &stage.b[r][k];
+      } else if (k < 2 * a.d_state) {
+        from = conv + a.d_inner + (a.n_ssm_groups + group) * a.d_state + k - a.d_state;
+        to = &stage.c[r][k - a.d_state];
+      } else {
+        from = conv + head * a.head_dim + dim_base + k - 2 * a.d_state;
+        to = &stage.x[r][k - 2 * a.d_state];
+      }
+      aligned ? copy_16(to, from, 16) : copy_4(to, from, 4);
+    }
+    if (threadIdx.x < 2 * n) {
+      const int r = threadIdx.x >> 1;
+      const std::int64_t at = scratch_row(first + r) * a.n_heads + head;
+      threadIdx.x & 1 ? copy_4(&stage.decay[r], a.decay + at, 4)
+                      : copy_4(&stage.dt[r], a.dt + at, 4);
+    }
+  };
+  fetch(stages[0], -segment.n_lag);
+  copies_commit();
+
   float* state =
       a.h + (static_cast<std::int64_t>(segment.slot) * a.n_heads + head) * a.head_dim * a.d_state;
   float h[2][NI];
@@ -128,59 +153,71 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
   for (int j = 0; j < 2; ++j) {
 #pragma unroll
     for (int i = 0; i < NI; ++i) {
-      const int n = l + 16 * i;
-      h[j][i] = dim[j] < a.head_dim && n < a.d_state ? state[dim[j] * a.d_state + n] : 0.0f;
+      const int dim = dim_base + dim0 + j, n = l + 16 * i;
+      h[j][i] = dim < a.head_dim && n < a.d_state ? state[dim * a.d_state + n] : 0.0f;
     }
   }
   const float skip = a.D[head];
-  const auto scratch_row = [&](int i) {
-    return static_cast<std::int64_t>(i >= 0 ? segment.first_row + i
-                                            : a.lag_base + 32 * static_cast<int>(blockIdx.y) +
-                                                  segment.n_lag + i);
-  };
   const auto store = [&] {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int i = 0; i < NI; ++i) {
-        const int n = l + 16 * i;
-        if (dim[j] < a.head_dim && n < a.d_state) state[dim[j] * a.d_state + n] = h[j][i];
+        const int dim = dim_base + dim0 + j, n = l + 16 * i;
+        if (dim < a.head_dim && n < a.d_state) state[dim * a.d_state + n] = h[j][i];
       }
     }
   };
 
-  ScanRow<NI> next;
-  if (segment.n_lag + segment.n_rows == 0) return;
-  next.load(a, scratch_row(-segment.n_lag), head, group, dim, l);
-  for (int r = -segment.n_lag; r < segment.n_rows; ++r) {
-    const ScanRow<NI> row = next;
-    if (r + 1 < segment.n_rows) next.load(a, scratch_row(r + 1), head, group, dim, l);
-    float chain[2] = {0.0f, 0.0f};
-    const float dx[2] = {mul_rn(row.dt, row.x[0]), mul_rn(row.dt, row.x[1])};
+  int now = 0;
+  for (int first = -segment.n_lag; first < segment.n_rows; first += kStageRows, now ^= 1) {
+    if (first + kStageRows < segment.n_rows) fetch(stages[now ^ 1], first + kStageRows);
+    copies_commit();
+    copies_wait<1>();
+    __syncthreads();
+    const Stage<NI>& stage = stages[now];
+    const int n_rows = min(kStageRows, segment.n_rows - first);
+    for (int i = 0; i < n_rows; ++i) {
+      const int r = first + i;
+      const float dt = stage.dt[i], decay = stage.decay[i];
+      const float x[2] = {stage.x[i][dim0], stage.x[i][dim0 + 1]};
+      const float dx[2] = {mul_rn(dt, x[0]), mul_rn(dt, x[1])};
+      float chain[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < NI; ++i) {
-      if (l + 16 * i < a.d_state) {  // absent states take no part: adding +0 could change a -0
+      for (int k = 0; k < NI; ++k) {
+        if (l + 16 * k < a.d_state) {  // absent states take no part: adding +0 could change a -0
+          const float b = stage.b[i][l + 16 * k], c = stage.c[i][l + 16 * k];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          h[j][i] = fma_rn(h[j][i], row.decay, mul_rn(dx[j], row.b[i]));
-          chain[j] = fma_rn(h[j][i], row.c[i], chain[j]);
+          for (int j = 0; j < 2; ++j) {
+            h[j][k] = fma_rn(h[j][k], decay, mul_rn(dx[j], b));
+            chain[j] = fma_rn(h[j][k], c, chain[j]);
+          }
         }
       }
-    }
-    if (r >= 0) {
+      if (r >= 0) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+        for (int j = 0; j < 2; ++j) {
 #pragma unroll
-        for (int m = 8; m; m >>= 1)
-          chain[j] = add_rn(chain[j], __shfl_xor_sync(kFullWarp, chain[j], m));
+          for (int m = 8; m; m >>= 1)
+            chain[j] = add_rn(chain[j], __shfl_xor_sync(kFullWarp, chain[j], m));
+        }
+        const int dim = dim_base + dim0 + l;
+        if (l < 2 && dim < a.head_dim) {
+          a.y[(segment.first_row + r) * a.y_stride + head * a.head_dim + dim] =
+              fma_rn(skip, l ? x[1] : x[0], l ? chain[1] : chain[0]);
+        }
       }
-      if (l < 2 && dim[l] < a.head_dim) {
-        a.y[(segment.first_row + r) * a.y_stride + head * a.head_dim + dim[l]] =
-            fma_rn(skip, l ? row.x[1] : row.x[0], l ? chain[1] : chain[0]);
-      }
+      if (r + 1 == segment.n_sure) store();
     }
-    if (r + 1 == segment.n_sure) store();
+    __syncthreads();  // the stage takes the rows after the next
   }
+}
+
+template <int NI>
+void launch_scan(const MambaArgs& a, const dim3& grid, cudaStream_t stream) {
+  constexpr std::size_t kShared = 2 * sizeof(Stage<NI>);
+  allow_shared(scan_rows<NI>, kShared);
+  launch(scan_rows<NI>, grid, dim3(256), kShared, stream, a);
 }
 
 }  // namespace
@@ -192,11 +229,10 @@ void launch_mamba(const MambaArgs& a, int n_segments, int max_segment_rows, cuda
   launch(conv_rows, conv_grid, dim3(128), 0, stream, a);
   const dim3 scan_grid(static_cast<unsigned>(a.n_heads * ((a.head_dim + 31) / 32)),
                        static_cast<unsigned>(n_segments));
-  auto* kernel = a.d_state <= 64    ? scan_rows<4>
-                 : a.d_state <= 96  ? scan_rows<6>
-                 : a.d_state <= 128 ? scan_rows<8>
-                                    : scan_rows<16>;
-  launch(kernel, scan_grid, dim3(256), 0, stream, a);
+  if (a.d_state <= 64) return launch_scan<4>(a, scan_grid, stream);
+  if (a.d_state <= 96) return launch_scan<6>(a, scan_grid, stream);
+  if (a.d_state <= 128) return launch_scan<8>(a, scan_grid, stream);
+  launch_scan<16>(a, scan_grid, stream);
 }
 
 }  // namespace bolt::cuda

@@ -19,7 +19,7 @@ constexpr std::size_t kCapturedMax = 512;
 CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
   check(cudaSetDevice(device), "choosing the device");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  n_routed_ = static_cast<unsigned*>(allocate(sizeof(unsigned), "routed rows"));
+  counts_ = static_cast<unsigned*>(allocate(kCounts * sizeof(unsigned), "blocks' counters"));
   for (Staging& s : staging_) {
     check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
   }
