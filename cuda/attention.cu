@@ -354,6 +354,19 @@ void launch_heads(const AttentionArgs& a, int n, cudaStream_t stream) {
   launch_tiles<W, 8>(a, n, stream);
 }
 
+void launch_few(const AttentionArgs& a, int n, cudaStream_t stream) {
+  if (a.layout.words <= 16) return launch_heads<16>(a, n, stream);
+  if (a.layout.words <= 32) return launch_heads<32>(a, n, stream);
+  launch_heads<64>(a, n, stream);
+}
+
+// attend_tiles reads a tile for every row and few heads at a time, which the second-level cache
+// bears for few rows and short contexts.
+bool prefers_many(const AttentionArgs& a, int n) {
+  const int shared_rows = a.max_segment_rows > 0 ? std::min(n, a.max_segment_rows) : n;
+  return shared_rows >= kManyRows || a.max_units * a.tiles_a_unit >= kManyTiles;
+}
+
 }  // namespace
 
 void launch_put(const AttentionArgs& a, bool queries, cudaStream_t stream) {
@@ -363,16 +376,7 @@ void launch_put(const AttentionArgs& a, bool queries, cudaStream_t stream) {
 }
 
 void launch_attend(const AttentionArgs& a, int n, cudaStream_t stream) {
-  // Many rows of a sequence share a tile's codes on tensor cores.
-  const int shared_rows = a.max_segment_rows > 0 ? std::min(n, a.max_segment_rows) : n;
-  if (shared_rows >= kManyRows && launch_attend_many(a, n, stream)) {
-  } else if (a.layout.words <= 16) {
-    launch_heads<16>(a, n, stream);
-  } else if (a.layout.words <= 32) {
-    launch_heads<32>(a, n, stream);
-  } else {
-    launch_heads<64>(a, n, stream);
-  }
+  if (!prefers_many(a, n) || !launch_attend_many(a, n, stream)) launch_few(a, n, stream);
   const dim3 grid(static_cast<unsigned>(a.n_heads), static_cast<unsigned>(n));
   const unsigned threads = static_cast<unsigned>((a.head_dim + 31) / 32 * 32);
   launch(merge_units, grid, dim3(threads), 0, stream, a);

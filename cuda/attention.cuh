@@ -49,7 +49,8 @@ struct AttentionArgs {
   QuantOut quantised;        // y quantised, too; then head_dim is a multiple of 32
 };
 
-inline constexpr int kManyRows = 9;  // of a sequence, from which attention_many.cu is faster
+// From so many rows of a sequence, or tiles of context, on attention_many.cu takes the tiles.
+inline constexpr int kManyRows = 4, kManyTiles = 64;
 
 // Quantises k and v into the pages; with `queries`, q too.
 void launch_put(const AttentionArgs& args, bool queries, cudaStream_t stream);

@@ -380,18 +380,21 @@ template <int W>
 bool launch_rows(const AttentionArgs& a, int n, cudaStream_t stream) {
   using S = Shape<W>;
   const int group = a.n_heads / a.n_kv_heads;
-  // Rows of a block share a tile; fewer where that leaves the device idle, or sequences are short.
-  const int longest = std::max(1, a.max_segment_rows > 0 ? std::min(n, a.max_segment_rows) : n);
+  const int longest = a.max_segment_rows > 0 ? std::min(n, a.max_segment_rows) : n;
   const auto fits = [&](int warps, int stages) {
     return S::shared_bytes(warps, stages) <= shared_limit();
   };
-  int warps = kWarpsMax;
-  const auto rows_of = [&](int w) { return w * kSlots / group; };
-  const auto blocks_of = [&](int w) {
-    return (n + rows_of(w) - 1) / rows_of(w) * a.n_kv_heads * S::kParts * a.max_units;
+  // A block's rows share a tile, but rows of another sequence would have to wait for their turn.
+  const auto rows_of = [&](int warps) { return std::min(warps * kSlots / group, longest); };
+  const auto blocks_of = [&](int warps) {
+    return (n + rows_of(warps) - 1) / rows_of(warps) * a.n_kv_heads * S::kParts * a.max_units;
   };
-  while (warps > 1 && rows_of(warps / 2) >= 1 &&
-         (!fits(warps, 1) || rows_of(warps / 2) >= longest || blocks_of(warps) < 100)) {
+  // Fewer warps where they suffice, or where eight would leave most of a device idle: four still
+  // have a scheduler each.
+  int warps = kWarpsMax;
+  while (
+      warps > 1 && rows_of(warps / 2) >= 1 &&
+      (!fits(warps, 1) || rows_of(warps / 2) >= longest || (warps > 4 && blocks_of(warps) < 100))) {
     warps /= 2;
   }
   if (rows_of(warps) < 1 || !fits(warps, 1)) return false;

@@ -422,6 +422,47 @@ TEST_CASE("attention: several sequences a call, padding rows, marks") {
   }
 }
 
+TEST_CASE("attention: few rows behind a long context") {
+  Ground g;
+  Attention node;
+  node.n_heads = 10, node.n_kv_heads = 2, node.head_dim = 128;
+  constexpr int kPages = 72, kChunk = 1000;
+  const auto host_cache = g.host.kv_cache(node, KvKind::i16, kPages),
+             device_cache = g.device.kv_cache(node, KvKind::i16, kPages);
+  std::vector<int> pages;
+  for (int i = 0; i < kPages; ++i) pages.push_back((i * 7 + 3) % kPages);
+  const int q_cols = node.n_heads * node.head_dim, kv_cols = node.n_kv_heads * node.head_dim;
+  int position = 0;
+  std::uint64_t seed = 260;
+  // 1000 rows: keys alone. The calls fall on both sides of the context at which kernels change.
+  for (const int n_rows :
+       {1000, 1000, 1, 2, 1000, 1000, 1000, 5, 1, 1000, 1000, 1000, 1, 2, 4, 9}) {
+    DeviceCopies copies;
+    const BothRows q(copies, even_floats(++seed, n_rows * q_cols, 3.0f), n_rows, q_cols);
+    const BothRows k(copies, even_floats(++seed, n_rows * kv_cols, 2.0f), n_rows, kv_cols);
+    const BothRows v(copies, even_floats(++seed, n_rows * kv_cols), n_rows, kv_cols);
+    const BothRows y = BothRows::poisoned(copies, n_rows, q_cols);
+    Segment segment = BothBatch::whole(n_rows);
+    segment.first_position = position;
+    BothBatch batch({segment}, {pages});
+    batch.begin(g.host, g.device);
+    if (n_rows == kChunk) {
+      g.host.put_keys(batch.on_host, node, *host_cache, k.on_host, v.on_host);
+      g.device.put_keys(batch.on_device, node, *device_cache, k.on_device, v.on_device);
+    } else {
+      g.host.attention(batch.on_host, node, *host_cache, q.on_host, k.on_host, v.on_host,
+                       y.on_host);
+      g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
+                         v.on_device, y.on_device);
+    }
+    g.device.finish(batch.on_device);
+    CHECK_MESSAGE(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0, "at ",
+                  position, " rows ", n_rows);
+    position += n_rows;
+  }
+  CHECK(position > 64 * kPageKeys / 2);
+}
+
 TEST_CASE("experts: routing groups, latents, few rows and many") {
   Ground g;
   struct Shape {
