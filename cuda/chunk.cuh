@@ -25,7 +25,7 @@ struct Places {
     gained = a.gains != nullptr;
     int matrix = 0;
     if (Slots) {
-      if (block >= *a.n_slots) return false;
+      if (a.n_slots != nullptr && block >= *a.n_slots) return false;
       matrix = a.slot_expert[block];
       // A slot is filled from its first place on.
       const int place = first + static_cast<int>(threadIdx.x);
