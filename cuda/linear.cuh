@@ -50,8 +50,6 @@ struct LinearArgs {
 inline constexpr int kSlotRowsFew = 8;
 
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream);
-// Whether the kernel that launch_linear picks can write args.quantised.
-bool quantises(const LinearArgs& args, Format format);
 void launch_linear_rows(const LinearArgs& args, Format format, cudaStream_t stream);
 void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t stream);
 

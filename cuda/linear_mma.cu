@@ -265,10 +265,6 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
   launch_format<Format::nvfp4>(args, stream);
 }
 
-bool quantises(const LinearArgs& args, Format format) {
-  return is_integer(format) || !chunk_serves(args, format);
-}
-
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream) {
   if (chunk_serves(args, format)) return launch_linear_chunk(args, format, stream);
   const bool many = (args.slot_expert != nullptr ? args.slot_rows : args.n_rows) > 4;

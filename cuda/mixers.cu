@@ -306,7 +306,6 @@ void CudaOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache
 struct CudaOps::ExpertCall {
   RouteSlotsArgs route;
   LinearArgs up, down;
-  QuantArgs hidden;  // of the hidden rows; n_rows 0 where the up kernel quantises them itself
   CombineArgs combine;
 };
 
@@ -317,10 +316,10 @@ CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, co
   const int d_out = node.experts_down.n_rows;
   // Places a slot: as many as the rows of an expert are likely to need; more rows take more slots.
   const int expected = n * node.top_k / node.n_experts;
-  const bool chunks = integer && hidden_integer && n > kFewRows && expected >= 6;
-  const int slot_rows = n == 1                   ? 1
-                        : chunks                 ? chunk_slot_rows(expected)
-                        : expected >= 2          ? 8
+  const bool chunks = n > kFewRows && expected >= 6;
+  const int slot_rows = n == 1          ? 1
+                        : chunks        ? chunk_slot_rows(expected, integer && hidden_integer)
+                        : expected >= 2 ? 8
                         : n > 2 && expected >= 1 ? 4
                                                  : 2;
   const int max_slots = slots_bound(n, node.top_k, node.n_experts, slot_rows);
@@ -343,10 +342,12 @@ CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, co
   int* choice = s.pair_place + pairs;
   s.choice = choice;
   const auto width = static_cast<std::size_t>(node.d_expert);
+  // Hidden rows that a quantised linear reads are left quantised by the linear that makes them.
+  const std::size_t hidden_floats = hidden_integer ? 0 : places * width;
   float* floats = expert_floats_.as<float>(
-      pairs + places * (width + static_cast<std::size_t>(d_out)), "expert rows", moved_);
-  float* hidden = floats + pairs;
-  float* out = hidden + places * width;
+      pairs + hidden_floats + places * static_cast<std::size_t>(d_out), "expert rows", moved_);
+  float* hidden = hidden_integer ? nullptr : floats + pairs;
+  float* out = floats + pairs + hidden_floats;
 
   RouteArgs& r = call.route.route;
   r.n_rows = n, r.n_experts = node.n_experts, r.top_k = node.top_k;
@@ -390,18 +391,10 @@ CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, co
     const std::size_t codes = places * static_cast<std::size_t>(down.n_groups) * 32;
     auto* bytes =
         expert_codes_.as<std::int8_t>(2 * codes + codes / 8, "expert rows' codes", moved_);
-    QuantArgs& q = call.hidden;
-    q.x = hidden, q.x_stride = node.d_expert;
-    q.n_rows = static_cast<int>(places), q.n_cols = node.d_expert;
-    q.slots = bytes, q.halves = bytes + codes;
-    q.scale = reinterpret_cast<float*>(bytes + 2 * codes);
-    q.out_place = s.out_place, q.n_slots = s.n_slots, q.slot_rows = slot_rows;
-    down.x.slots = q.slots, down.x.halves = q.halves, down.x.scale = q.scale;
-    if (quantises(up, node.experts_up.format)) {
-      up.quantised = {q.slots, q.halves, q.scale, down.n_groups};
-      up.y = nullptr;
-      q.n_rows = 0;
-    }
+    up.quantised = {bytes, bytes + codes, reinterpret_cast<float*>(bytes + 2 * codes),
+                    down.n_groups};
+    down.x.slots = up.quantised.slots, down.x.halves = up.quantised.halves;
+    down.x.scale = up.quantised.scale;
   }
   down.y = out, down.y_stride = d_out;
   down.epilogue = Epilogue::store;
@@ -423,7 +416,6 @@ void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> log
     launch_route(call.route.route, stream_);
     launch_slots(call.route.slots, stream_);
     launch_linear(call.up, node.experts_up.format, stream_);
-    if (call.hidden.n_rows > 0) launch_quantize(call.hidden, stream_);
     launch_linear(call.down, node.experts_down.format, stream_);
     call.combine.y = y.row(first), call.combine.y_stride = y.stride;
     launch_combine(call.combine, stream_);
@@ -485,7 +477,6 @@ void CudaOps::moe(const Batch& batch, const Moe& node, const Operand& u, const M
     down.order = Order::follower;
     launch_linear(down, node.shared_down.format, stream_);
   }
-  if (call.hidden.n_rows > 0) launch_quantize(call.hidden, stream_);
   launch_linear(call.down, node.experts_down.format, stream_);
 
   CombineArgs& combine = call.combine;

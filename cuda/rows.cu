@@ -117,7 +117,6 @@ __global__ void __launch_bounds__(256) quantize_rows(QuantArgs a) {
   const int lane = threadIdx.x & 31, n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
   const int group = blockIdx.x * 8 + (threadIdx.x >> 5), row = blockIdx.y;
   if (group >= n_groups) return;
-  if (a.out_place != nullptr && (row >= *a.n_slots * a.slot_rows || a.out_place[row] < 0)) return;
   const int column = group * kGroupCols + lane;
   const float value = column < a.n_cols ? a.x[row * a.x_stride + column] : 0.0f;
   const std::int64_t place = static_cast<std::int64_t>(row) * n_groups + group;

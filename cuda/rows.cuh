@@ -30,8 +30,7 @@ struct NormArgs {
 };
 void launch_norm(const NormArgs& args, cudaStream_t stream);
 
-// Quantised rows (§3). Rows may be places of expert slots: then places past *n_slots * slot_rows
-// and empty ones (out_place -1) are left alone.
+// Quantised rows (§3).
 struct QuantArgs {
   const float* x = nullptr;
   std::int64_t x_stride = 0;
@@ -39,9 +38,6 @@ struct QuantArgs {
   std::int8_t* slots = nullptr;
   std::int8_t* halves = nullptr;
   float* scale = nullptr;
-  const int* out_place = nullptr;
-  const int* n_slots = nullptr;
-  int slot_rows = 0;
 };
 void launch_quantize(const QuantArgs& args, cudaStream_t stream);
 
