@@ -62,13 +62,16 @@ DraftOptions parse_mode(const std::string& mode) {
     draft.drafts = 0;
     return draft;
   }
+  if (mode == "copy" || mode == "mtp") {
+    draft.source = mode == "copy" ? DraftOptions::Source::copy : DraftOptions::Source::mtp;
+    return draft;
+  }
   const bool is_k = mode.size() >= 2 && mode.size() <= 3 && mode[0] == 'k' && mode[1] != '0' &&
                     mode.find_first_not_of("0123456789", 1) == std::string::npos;
   draft.drafts = is_k ? std::stoi(mode.substr(1)) : 0;
   if (draft.drafts < 1 || draft.drafts >= kWindowRowsMax) {
     throw Failure(Status::usage, "mode " + receipts::inert(mode) +
-                                     ": expected ordinary, auto, or k1 "
-                                     "to k31");
+                                     ": expected ordinary, auto, copy, mtp, or k1 to k31");
   }
   return draft;
 }
@@ -108,6 +111,7 @@ receipts::Replayed EngineReplayer::run(const receipts::ReplayTask& task) {
   };
   const auto sequence = engine.new_sequence();
   const Reply reply = engine.generate(*sequence, request, sink);
+  opened_->package->check_unchanged();
   result.ids = reply.ids;
   result.stop = finish_name(reply.finish);
   // The recorded context, not a limit, was what ended it.
@@ -118,36 +122,25 @@ receipts::Replayed EngineReplayer::run(const receipts::ReplayTask& task) {
 receipts::Scored EngineReplayer::score(const receipts::ReplayTask& task,
                                        const std::vector<int>& claimed) {
   Engine& engine = *opened_->engine;
+  const Request request = request_of(task, engine.context());
+  const auto n_ids = static_cast<std::int64_t>(task.prompt_ids.size() + claimed.size());
+  if (n_ids > engine.context()) {
+    throw Failure(Status::unmet, fmt::format("not comparable: {} ids of prompt and reply, and a "
+                                             "context of {} here; give more with -c",
+                                             n_ids, engine.context()));
+  }
   receipts::Scored scored;
   const auto start = std::chrono::steady_clock::now();
   const auto sequence = engine.new_sequence();
-  std::size_t at = 0;
-  for (int miss = 0; at < claimed.size(); ++miss) {
-    if (miss == kMissesMax) {
-      scored.chosen.insert(scored.chosen.end(), claimed.begin() + static_cast<std::ptrdiff_t>(at),
-                           claimed.end());
-      break;
-    }
-    Request request = request_of(task, engine.context());
-    request.prompt_ids.insert(request.prompt_ids.end(), claimed.begin(),
-                              claimed.begin() + static_cast<std::ptrdiff_t>(at));
-    request.stop_ids.clear();  // a stop id in the middle is for the stop rule to judge, not a stop
-    const std::vector<int> rest(claimed.begin() + static_cast<std::ptrdiff_t>(at), claimed.end());
-    request.max_new = static_cast<std::int64_t>(rest.size());
-    request.draft.drafts = kWindowRowsMax - 1;
-    request.script = std::make_shared<Script>(Script{rest, 1.0, 0, /*runs_head=*/false});
-    std::size_t n = 0;
-    const TokenSink sink = [&](int id, std::span<const float> logits) {
-      if (task.want_logits) scored.logits.push_back(sha256_hex(std::as_bytes(logits)));
-      scored.chosen.push_back(id);
-      return id == rest[n++];  // what follows a miss was not claimed
-    };
-    const Reply reply = engine.generate(*sequence, request, sink);
-    scored.passes += reply.counters.target + reply.counters.prompt_passes;
-    scored.nonfinite += reply.n_nonfinite + (reply.finish == Finish::error ? 1 : 0);
-    if (reply.finish == Finish::error || n == 0) break;
-    at += n;
-  }
+  const TokenSink sink = [&](int, std::span<const float> logits) {
+    if (task.want_logits) scored.logits.push_back(sha256_hex(std::as_bytes(logits)));
+    return true;
+  };
+  Scoring scoring = engine.score(*sequence, request, claimed, sink);
+  opened_->package->check_unchanged();
+  scored.chosen = std::move(scoring.chosen);
+  scored.nonfinite = scoring.n_nonfinite;
+  scored.passes = scoring.passes;
   scored.ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count();

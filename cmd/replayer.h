@@ -19,20 +19,17 @@ class EngineReplayer final : public receipts::Replayer {
 
   receipts::ReplayerFacts facts() const override;
   receipts::Replayed run(const receipts::ReplayTask& task) override;
-  // The claimed ids go through the target as drafts, a window at a time: each position's choice is
-  // made after the claimed ids before it. After a miss the rest is scored from the claimed ids
-  // again, up to kMissesMax misses; later positions are then taken as they are claimed.
+  // The claimed ids go through the target as a prompt does, every row sampled: each position's
+  // choice is made after the claimed ids before it, so all misses are found, whatever came before.
   receipts::Scored score(const receipts::ReplayTask& task,
                          const std::vector<int>& claimed) override;
-
-  static constexpr int kMissesMax = 8;
 
  private:
   struct Opened;
   std::unique_ptr<Opened> opened_;
 };
 
-// ordinary, k1 to k31, auto; throws Failure(usage) otherwise.
+// ordinary, k1 to k31, auto, copy, mtp; throws Failure(usage) otherwise.
 DraftOptions parse_mode(const std::string& mode);
 
 }  // namespace bolt

@@ -11,6 +11,7 @@
 #include "core/engine/drafter.h"
 #include "core/engine/generate.h"
 #include "core/engine/ops_model.h"
+#include "core/engine/score.h"
 #include "core/ops/host.h"
 
 namespace bolt {
@@ -94,14 +95,7 @@ class OpsEngine final : public Engine {
 
   std::unique_ptr<Generation> start(Sequence& sequence, const Request& request, TokenSink sink,
                                     const std::atomic<bool>* interrupt) override {
-    check(request);
-    const int slot = static_cast<OpsSequence&>(sequence).slot();
-    const std::vector<int>& held = model_.ids(slot);
-    const std::vector<int>& prompt = request.prompt_ids;
-    // The last prompt id must be run, for its logits.
-    const bool extends =
-        held.size() < prompt.size() && std::equal(held.begin(), held.end(), prompt.begin());
-    if (!extends || model_.is_broken(slot)) model_.reset_slot(slot);
+    const int slot = ready_slot(sequence, request);
     return std::make_unique<Stream>(
         model_, slot, request, std::move(sink),
         make_drafter(request, model_, [this]() -> const CostTable& { return costs(); }), context_,
@@ -120,6 +114,18 @@ class OpsEngine final : public Engine {
     Generation* const only = generation.get();
     while (!only->is_finished()) round({&only, 1});
     return only->reply();
+  }
+
+  Scoring score(Sequence& sequence, const Request& request, std::span<const int> claimed,
+                const TokenSink& sink, const std::atomic<bool>* interrupt) override {
+    const int slot = ready_slot(sequence, request);
+    for (const int id : claimed) check_id("claimed reply", id);
+    if (static_cast<std::int64_t>(request.prompt_ids.size() + claimed.size()) > context_) {
+      throw Error(Exit::usage, "claimed reply: its " + std::to_string(claimed.size()) +
+                                   " ids do not fit behind the prompt in a context of " +
+                                   std::to_string(context_) + "; raise --context");
+    }
+    return score_reply(model_, slot, request, claimed, sink, interrupt);
   }
 
   std::int64_t context() const override { return context_; }
@@ -143,14 +149,29 @@ class OpsEngine final : public Engine {
     return sizes;
   }
 
+  void check_id(const char* of, int id) const {
+    if (id >= 0 && id < model_.vocab_size()) return;
+    throw Error(Exit::usage, std::string(of) + ": id " + std::to_string(id) + " is outside [0, " +
+                                 std::to_string(model_.vocab_size()) + ")");
+  }
+
+  // The sequence's slot, holding a proper prefix of the request's prompt.
+  int ready_slot(Sequence& sequence, const Request& request) {
+    check(request);
+    const int slot = static_cast<OpsSequence&>(sequence).slot();
+    const std::vector<int>& held = model_.ids(slot);
+    const std::vector<int>& prompt = request.prompt_ids;
+    // The last prompt id must be run, for its logits.
+    const bool extends =
+        held.size() < prompt.size() && std::equal(held.begin(), held.end(), prompt.begin());
+    if (!extends || model_.is_broken(slot)) model_.reset_slot(slot);
+    return slot;
+  }
+
   void check(const Request& request) const {
     const auto n_prompt = static_cast<std::int64_t>(request.prompt_ids.size());
     if (n_prompt == 0) throw Error(Exit::usage, "prompt: it is empty, expected at least one id");
-    for (const int id : request.prompt_ids) {
-      if (id >= 0 && id < model_.vocab_size()) continue;
-      throw Error(Exit::usage, "prompt: id " + std::to_string(id) + " is outside [0, " +
-                                   std::to_string(model_.vocab_size()) + ")");
-    }
+    for (const int id : request.prompt_ids) check_id("prompt", id);
     if (n_prompt >= context_) {
       throw Error(Exit::usage, "prompt: its " + std::to_string(n_prompt) +
                                    " ids leave no room for a reply in a context of " +

@@ -50,13 +50,12 @@ struct Counters {
   std::int64_t head_levels = 0;
 };
 
-// A reply that is known or claimed, for benchmarks and for scoring: drafts are its ids, each right
-// with probability `rate`.
+// A reply that is known, for benchmarks: drafts are its ids, each right with probability `rate`.
+// The head's levels run and cost what they cost, though nobody listens.
 struct Script {
   std::vector<int> reply_ids;
   double rate = 1.0;
   std::uint64_t seed = 0;
-  bool runs_head = true;  // the head's levels run and cost what they cost, though nobody listens
 };
 
 // How far a request has come, after each pass that held its rows.
@@ -96,6 +95,14 @@ struct Reply {
   std::int64_t prefill_ns = 0, first_token_ns = 0, decode_ns = 0;
 };
 
+// What the target chooses at each position of a claimed reply, given the claimed ids before it.
+struct Scoring {
+  std::vector<int> chosen;  // one a claimed id, fewer where it was ended early
+  std::int64_t passes = 0;
+  std::int64_t n_nonfinite = 0;  // 1: the row after the last choice was not finite
+  bool interrupted = false;
+};
+
 // One sequence's committed ids and state. Lives no longer than its Engine.
 class Sequence {
  public:
@@ -127,7 +134,11 @@ class Engine {
   virtual Reply generate(Sequence& sequence, const Request& request, const TokenSink& sink,
                          const std::atomic<bool>* interrupt = nullptr) = 0;
 
-  // The same in steps: start() checks the request as generate() does; round() runs one pass over
+  // One teacher-forced run over the prompt and the claimed ids (score.h), at the speed of a prompt.
+  virtual Scoring score(Sequence& sequence, const Request& request, std::span<const int> claimed,
+                        const TokenSink& sink, const std::atomic<bool>* interrupt = nullptr) = 0;
+
+  // generate() in steps: start() checks the request as generate() does; round() runs one pass over
   // the next rows of all that are not finished. The sequences must differ and outlive it.
   virtual std::unique_ptr<Generation> start(Sequence& sequence, const Request& request,
                                             TokenSink sink,

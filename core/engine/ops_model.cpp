@@ -6,12 +6,14 @@
 
 #include "core/base/error.h"
 #include "core/base/sha256.h"
+#include "core/engine/score.h"
 
 namespace bolt {
 namespace {
 
 constexpr int kBacklogRows = 64;  // two full windows: the head may sit out a while
 constexpr int kTimedRowsMax = 64;
+static_assert(kScoreRows <= kTimedRowsMax, "a scored call's logits have rows");
 
 int geometry_rows(const Graph& graph, int wanted) {
   const Geometry& g = graph.geometry;

@@ -25,7 +25,7 @@ class ScriptedDrafter final : public Drafter {
       : script_(*request.script),
         n_prompt_(request.prompt_ids.size()),
         fixed_(request.draft.drafts),
-        has_head_(model.has_head() && request.script->runs_head),
+        has_head_(model.has_head()),
         n_vocab_(model.vocab_size()),
         costs_(std::move(costs)) {}
 

@@ -18,8 +18,8 @@
 #include "core/engine/cost_table.h"
 #include "core/engine/engine.h"
 #include "core/ops/bench/read_ceiling.h"
-#include "core/pack/graph_walk.h"
 #include "core/pack/package.h"
+#include "core/pack/row_bytes.h"
 
 namespace bolt {
 namespace {
@@ -79,20 +79,6 @@ Setup parse(int n_args, char** args) {
   }
   if (setup.package.empty()) throw Error(Exit::usage, "engine_bench: expected a package's path");
   return setup;
-}
-
-// Weight bytes that one row reads: of the experts, those it is sent to; of the embedding, one row.
-std::uint64_t bytes_of_row(const Graph& graph) {
-  std::uint64_t bytes = graph.lm_head.bytes;
-  for (const Layer& layer : graph.layers) {
-    each_layer_weight(layer, [&](const char*, const Weight& weight) { bytes += weight.bytes; });
-    if (const auto* moe = std::get_if<Moe>(&layer.mixer)) {
-      const std::uint64_t all = moe->experts_up.bytes + moe->experts_down.bytes;
-      bytes -= all - all * static_cast<std::uint64_t>(moe->top_k) /
-                         static_cast<std::uint64_t>(moe->n_experts);
-    }
-  }
-  return bytes;
 }
 
 class Bench {
