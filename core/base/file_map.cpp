@@ -35,6 +35,15 @@ const char* kind_of(mode_t mode) {
 
 std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * 1'000'000'000LL + t.tv_nsec; }
 
+FileFacts facts_of(const struct stat& st) {
+  return {.device = st.st_dev,
+          .inode = st.st_ino,
+          .bytes = static_cast<std::uint64_t>(st.st_size),
+          .links = st.st_nlink,
+          .mtime_ns = nanoseconds(st.st_mtim),
+          .ctime_ns = nanoseconds(st.st_ctim)};
+}
+
 }  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
@@ -70,13 +79,14 @@ FileDescriptor open_regular_file(const std::string& path, FileFacts& facts, bool
     throw Error(Exit::input,
                 fmt::format("{}: is {}, expected a regular file", path, kind_of(st.st_mode)));
   }
-  facts = {.device = st.st_dev,
-           .inode = st.st_ino,
-           .bytes = static_cast<std::uint64_t>(st.st_size),
-           .links = st.st_nlink,
-           .mtime_ns = nanoseconds(st.st_mtim),
-           .ctime_ns = nanoseconds(st.st_ctim)};
+  facts = facts_of(st);
   return file;
+}
+
+FileFacts file_facts(const FileDescriptor& file, const std::string& path) {
+  struct stat st;
+  if (::fstat(file.get(), &st) != 0) fail(path, "cannot stat");
+  return facts_of(st);
 }
 
 FileMap::FileMap(const std::string& path) {

@@ -36,6 +36,9 @@ struct FileFacts {
   bool operator==(const FileFacts&) const = default;
 };
 
+// The facts of an open file as they are now; `path` names it in an Error.
+FileFacts file_facts(const FileDescriptor& file, const std::string& path);
+
 // Opens a regular file for reading; `facts` as of the open descriptor. Folders, FIFOs, sockets and
 // devices are refused without blocking. follow_symlink false refuses a link as the last component.
 FileDescriptor open_regular_file(const std::string& path, FileFacts& facts,

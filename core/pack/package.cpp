@@ -72,6 +72,23 @@ class OpenPackage final : public Package {
   const std::string& source() const override { return source_; }
   const std::string& conversion_rid() const override { return conversion_rid_; }
 
+  void check_unchanged() const override {
+    for (const PackageFile& file : files_) {
+      const auto at = descriptors_.find(file.path);
+      if (at == descriptors_.end()) continue;  // package.json was read whole
+      const FileMap& map = maps_.at(file.path);
+      const FileFacts &then = map.facts(), now = file_facts(at->second, map.path());
+      if (now == then) continue;
+      const bool written = now.bytes != then.bytes || now.mtime_ns != then.mtime_ns;
+      if (written || sha256_hex(map.bytes()) != file.sha256) {
+        throw Error(Exit::fault,
+                    fmt::format("{}: was written to while it was in use, so nothing can be said of "
+                                "what was run; run `bolt convert` again",
+                                map.path()));
+      }
+    }
+  }
+
  private:
   std::string file_path(const std::string& name) const { return path_ + "/" + name; }
 
@@ -189,7 +206,7 @@ class OpenPackage final : public Package {
       PackageFile& file = files_[i];
       const std::string name = file_path(file.path);
       FileFacts facts;
-      const FileDescriptor descriptor = open_regular_file(name, facts, /*follow_symlink=*/false);
+      FileDescriptor descriptor = open_regular_file(name, facts, /*follow_symlink=*/false);
       if (facts.bytes != file.bytes) {
         fail(name, fmt::format("has {} bytes, package.json says {}; {}", facts.bytes, file.bytes,
                                facts.bytes < file.bytes ? "cut short, copy it again"
@@ -197,6 +214,7 @@ class OpenPackage final : public Package {
       }
       file.links = facts.links;
       const FileMap& map = maps_.emplace(file.path, FileMap(name, descriptor, facts)).first->second;
+      descriptors_.emplace(file.path, std::move(descriptor));
       const auto cached = options.use_hash_cache ? cached_hash(facts) : std::nullopt;
       if (cached == file.sha256) {
         file.how = "cached";
@@ -349,6 +367,7 @@ class OpenPackage final : public Package {
   std::string path_;
   std::vector<PackageFile> files_;
   std::map<std::string, FileMap> maps_;
+  std::map<std::string, FileDescriptor> descriptors_;  // of the same, for check_unchanged
   Graph graph_;
   ModelConfig config_;
   std::string tokenizer_, arith_id_, arith_sha256_, source_, conversion_rid_;

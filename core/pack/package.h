@@ -71,6 +71,10 @@ class Package {
   // rid of the conversion receipt that lies beside the package and names its manifest's hash; empty
   // if there is none.
   virtual const std::string& conversion_rid() const = 0;
+  // Says whether the mapped files still are what was checked at opening: Error(fault) naming one
+  // that was written to since, through whatever name. A file whose links alone changed is hashed
+  // again. Asked after a load and before a receipt is sealed.
+  virtual void check_unchanged() const = 0;
 };
 
 // The package's tokenizer; it has the ids that config.json counts, none without a row of the head.

@@ -1,10 +1,14 @@
 #include "core/pack/package.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "core/base/file_map.h"
 #include "core/base/output.h"
@@ -370,6 +374,48 @@ TEST_CASE("package: a tokenizer of other ids than config.json counts is refused"
   CHECK(caught([&] {
           read_tokenizer(*package);
         }).says("tokenizer.json: has 301 ids, config.json says 300"));
+}
+
+TEST_CASE("package: a payload that is written to while it is open is told, under any name") {
+  const Editable package;
+  const std::string payload = package.path + "/weights-00001.bin";
+  const std::string bytes = package.read("weights-00001.bin");
+  const auto open_then = [&](const auto& work) {
+    const auto opened = Package::open(package.path, {.use_hash_cache = false});
+    work();
+    return caught([&] { opened->check_unchanged(); });
+  };
+  CHECK(open_then([] {}).code == Exit::ok);
+  // A link more changes the times that the kernel keeps, but no byte.
+  CHECK(open_then([&] { fs::create_hard_link(payload, package.path + ".link"); }).code == Exit::ok);
+  CHECK(open_then([&] { fs::rename(package.path + ".link", package.path + ".moved"); }).code ==
+        Exit::ok);
+  // The same file by its other name, its time of modification put back.
+  const auto write_over = [&](bool restore_time) {
+    const fs::file_time_type time = fs::last_write_time(payload);
+    std::fstream file(package.path + ".moved", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(100);
+    file.put(static_cast<char>(bytes[100] ^ 1));
+    file.close();
+    if (restore_time) fs::last_write_time(payload, time);
+  };
+  CHECK(open_then([&] { write_over(false); }).says("was written to while it was in use"));
+  std::ofstream(payload, std::ios::binary) << bytes;
+  CHECK(open_then([&] { write_over(true); }).says("was written to while it was in use"));
+  std::ofstream(payload, std::ios::binary) << bytes;
+  // Through a mapping that was there before.
+  const int fd = ::open(payload.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(fd >= 0);
+  void* map = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  REQUIRE(map != MAP_FAILED);
+  const auto told = open_then([&] {
+    static_cast<char*>(map)[7] ^= 1;
+    ::msync(map, 4096, MS_SYNC);
+  });
+  CHECK(told.code == Exit::fault);
+  CHECK(told.says("was written to while it was in use"));
+  ::munmap(map, 4096);
+  ::close(fd);
 }
 
 }  // namespace
