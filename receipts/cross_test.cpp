@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 
+#include "receipts/audit.h"
+#include "receipts/plan.h"
 #include "receipts/test_facts.h"
 
 using namespace bolt::receipts;
@@ -54,9 +56,75 @@ ConversionFacts sample_conversion() {
   return facts;
 }
 
+RunFacts redacted_run(Redaction::Mode mode) {
+  RunFacts facts = attached_run();
+  facts.redaction.mode = mode;
+  for (std::size_t i = 0; i < 32; ++i) facts.redaction.key[i] = static_cast<std::uint8_t>(i);
+  return facts;
+}
+
+SessionFacts sample_session(bool closed) {
+  const RunFacts run = sample_run();
+  SessionFacts facts;
+  facts.common = run.common;
+  facts.package = run.package;
+  facts.arith = run.arith;
+  if (closed) facts.totals = SessionTotals{.lines = 3, .answered = 2, .failed = 1, .rids = {}};
+  return facts;
+}
+
+Common sample_common() {
+  Common common = sample_run().common;
+  common.device.reset();
+  return common;
+}
+
+Value sample_plan() {
+  PlanFacts facts;
+  facts.common = sample_common();
+  facts.builds = {{"old", sha256_hex("old")}, {"new", sha256_hex("new")}};
+  facts.packages = {sha256_hex("package")};
+  facts.modes = {"ordinary", "k7"};
+  facts.prompts = {{"p0", "a line", {}}, {"p1", "", {1, 2, 3}}};
+  facts.passes = {"forward", "reversed"};
+  facts.max_new = 64;
+  return plan_body(facts);
+}
+
+Value sample_audit() {
+  Value section;
+  section.set("plan", sha256_hex("plan"));
+  for (const char* name : {"planned", "found", "missing", "extra", "broken", "differing"}) {
+    section.set(name, 0);
+  }
+  section.set("order", true);
+  section.set("root", sha256_hex("root"));
+  return audit_body(sample_common(), section);
+}
+
+Value sample_bench() {
+  Value body, row;
+  set_common(body, "bench", sample_run().common);
+  body.set("bench.passes", 2);
+  body.set("bench.null", false);
+  row.set("name", "ordinary short");
+  row.set("equal", true);
+  for (const char* name : {"runs", "tokens", "median_ns", "low_ns", "high_ns"}) row.set(name, 5);
+  body.set("bench.rows", Value::Array{row});
+  return body;
+}
+
 std::map<std::string, std::string> goldens() {
+  using Mode = Redaction::Mode;
   return {{"ordinary.bolt.jsonl", sealed_text(sample_run())},
           {"speculative.bolt.jsonl", sealed_text(attached_run())},
+          {"keyed.bolt.jsonl", sealed_text(redacted_run(Mode::keyed))},
+          {"salted.bolt.jsonl", sealed_text(redacted_run(Mode::salted))},
+          {"session-open.bolt.jsonl", sealed_lines(session_body(sample_session(false)), "")},
+          {"session-closed.bolt.jsonl", sealed_lines(session_body(sample_session(true)), "")},
+          {"plan.bolt.jsonl", sealed_lines(sample_plan(), "")},
+          {"audit.bolt.jsonl", sealed_lines(sample_audit(), "")},
+          {"bench.bolt.jsonl", sealed_lines(sample_bench(), "")},
           {"conversion.bolt.jsonl", sealed_lines(conversion_body(sample_conversion()), "")}};
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""An independent offline checker of bolt receipts (run and conversion), for the tests.
+"""An independent offline checker of bolt receipts of every kind, for the tests.
 
 Shares no code with receipts/: it reads JSON with Python's own parser, keeps its own list of fields,
 and writes canonical JSON its own way. Prints one line a file: its status (0 intact, 3 not) and path.
 Usage: check.py FILE...        needs nothing but Python 3.8
 """
 import hashlib
+import hmac
 import json
 import re
 import sys
@@ -87,11 +88,27 @@ def canonical(line, limit=1 << 20):
 
 # ---- digests ------------------------------------------------------------------------------------
 
-def d(tag, *parts):
-    message = b"bolt/1/" + tag.encode() + b"\0"
-    for part in parts:
-        message += len(part).to_bytes(8, "little") + part
-    return hashlib.sha256(message)
+class Plain:
+    """Digests that anyone can check."""
+
+    def raw(self, message):
+        return hashlib.sha256(message)
+
+    def d(self, tag, *parts):
+        message = b"bolt/1/" + tag.encode() + b"\0"
+        for part in parts:
+            message += len(part).to_bytes(8, "little") + part
+        return self.raw(message)
+
+
+class Keyed(Plain):
+    """The same bytes through HMAC-SHA-256, under a campaign's key or a receipt's salt."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def raw(self, message):
+        return hmac.new(self.key, message, hashlib.sha256)
 
 
 def ids_bytes(ids):
@@ -122,7 +139,7 @@ MODULE = {"name": "str!", "sha256": "sha?", "build_id": "hex?"}
 FILE = {"path": "path!", "role": "manifest|graph|config|tokenizer|draft_vocab|payload|drafter!",
         "bytes": "int!", "sha256": "sha!", "how": "stream|verity|cached|carried!", "links": "int!"}
 COMMON = {
-    "_type": "bolt.receipt/1!", "kind": "run|conversion!", "run_id": "id!", "challenge": "hex?",
+    "_type": "bolt.receipt/1!", "kind": "run|session|conversion|bench|plan|audit!", "run_id": "id!", "challenge": "hex?",
     "build!": {"exe": "sha!", "modules?": [MODULE], "commit": "hex?", "tree": "hex?", "diff": "sha?",
                "published": "hex?", "toolchain": "str?", "flags": "str?",
                "cubins?": [{"arch": "str!", "sha256": "sha!"}], "jit": "bool?", "rebuilds": "int?"},
@@ -135,11 +152,12 @@ COMMON = {
     "parents?": [{"role": "conversion|session|bench|control|plan|run!", "rid": "sha!"}],
     "limits_stated?": ["str"], "not_run?": ["str"],
 }
+REDACTION = {"mode": "plain|keyed|salted!", "key_id": "sha?", "dropped": "bool?"}
 RUN = dict(COMMON, **{
     "package!": {"files?": [FILE], "sha256": "sha!", "vocab": "sha!", "source": "str?"},
     "arith!": {"id": "str!", "sha256": "sha!", "kv": "i16|f32!", "scope": "any|arch|sm_count!",
                "width_invariant": "bool!"},
-    "redaction!": {"mode": "plain|keyed|salted!", "key_id": "sha?", "dropped": "bool?"},
+    "redaction!": REDACTION,
     "task!": {"prompt_ids": "sha!", "prompt_n": "int!", "text": "sha?", "template": "sha?",
               "sampling!": {"kind": "greedy|sample!", "temperature": "f32?", "top_k": "int?",
                             "top_p": "f32?", "min_p": "f32?", "rng": "str?", "seed": "u64?"},
@@ -170,6 +188,37 @@ CONVERSION = dict(COMMON, **{
                     "without_mtp": "bool!", "verified": "bool!", "tensors": "int!",
                     "values_compared": "int!", "values_requantised": "int!", "draft_vocab": "sha?"},
 })
+
+
+ARITH = {"id": "str!", "sha256": "sha!", "kv": "i16|f32!", "scope": "any|arch|sm_count!",
+         "width_invariant": "bool!"}
+MODE = {"kind": "ordinary|speculative!", "depth": "int!", "adaptive": "bool!",
+        "source": "off|mtp|copy|auto|scripted!", "geometry": "str!", "costs": "sha?"}
+SESSION = dict(COMMON, **{
+    "package!": {"files!": [FILE], "sha256": "sha!", "vocab": "sha!", "source": "str?"},
+    "arith!": ARITH, "redaction!": REDACTION, "mode?": MODE,
+    "sched?": {"slots": "int!", "peers": "int!", "cache": "cold|resumed!", "cached_n": "int!"},
+    "session!": {"phase": "open|closed!", "lines": "int?", "answered": "int?", "failed": "int?",
+                 "root": "sha?"},
+})
+BENCH = dict(COMMON, **{
+    "mode?": MODE,
+    "bench!": {"passes": "int!", "null": "bool!",
+               "rows!": [{"name": "str!", "runs": "int!", "tokens": "int!", "equal": "bool!",
+                          "median_ns": "int!", "low_ns": "int!", "high_ns": "int!"}]},
+})
+PLAN = dict(COMMON, **{
+    "redaction!": REDACTION,
+    "plan!": {"builds!": [{"name": "str!", "exe": "sha!"}], "packages!": ["sha"], "modes!": ["str"],
+              "prompts!": [{"name": "str!", "line": "sha?", "prompt_ids": "sha?"}],
+              "passes!": ["forward|reversed"], "max_new": "int?"},
+})
+AUDIT = dict(COMMON, **{
+    "audit!": {"plan": "sha!", "planned": "int!", "found": "int!", "missing": "int!", "extra": "int!",
+               "broken": "int!", "differing": "int!", "order": "bool!", "root": "sha!"},
+})
+KINDS_OF_BODY = {"run": RUN, "conversion": CONVERSION, "session": SESSION, "bench": BENCH,
+                 "plan": PLAN, "audit": AUDIT}
 
 
 def check_type(value, spec, where):
@@ -213,7 +262,7 @@ def at(body, path, default=None):
     return body
 
 
-def task_digest(body):
+def task_digest(body, binder):
     inputs = {}
     for path in TASK_INPUTS:
         value = at(body, path)
@@ -224,7 +273,7 @@ def task_digest(body):
         for step in steps[:-1]:
             where = where.setdefault(step, {})
         where[steps[-1]] = value
-    return d("task", write(inputs).encode())
+    return binder.d("task", write(inputs).encode())
 
 
 def check_files(files, where):
@@ -234,9 +283,8 @@ def check_files(files, where):
     need(len(folded) == len(paths), where + " clash")
 
 
-def check_body(body):
-    need(isinstance(body, dict) and isinstance(body.get("kind"), str), "no object of a kind")
-    check_type(body, {"run": RUN, "conversion": CONVERSION}.get(body.get("kind"), COMMON), "body")
+def check_body(body, binder):
+    check_type(body, KINDS_OF_BODY[body["kind"]], "body")
     for entry in body.get("env", []):
         need(("value" in entry) != ("sha256" in entry), "env entry")
     files = at(body, "package.files")
@@ -246,18 +294,28 @@ def check_body(body):
         for f in files:
             parts += [f["path"].encode(), f["role"].encode(), f["bytes"].to_bytes(8, "little"),
                       bytes.fromhex(f["sha256"])]
-        need(d("pkg", *parts).hexdigest() == body["package"]["sha256"], "package.sha256")
+        need(Plain().d("pkg", *parts).hexdigest() == body["package"]["sha256"], "package.sha256")
+    if body["kind"] != "run":
+        need("time" in body, "time")
+    if body["kind"] in ("session", "bench"):
+        need("device" in body and "jit" in body["build"], "left out")
+    if body["kind"] in ("plan", "audit"):
+        need("device" not in body and "jit" not in body["build"], "has no place")
     if body["kind"] == "conversion":
         check_files(body["conversion"]["source_files"], "source_files")
-        need("time" in body, "time")
+    if "redaction" in body:
+        need((body["redaction"]["mode"] == "plain") != ("key_id" in body["redaction"]), "key_id")
+    if body["kind"] == "session":
+        closed = body["session"]["phase"] == "closed"
+        for name in ("lines", "answered", "failed", "root"):
+            need(closed == (name in body["session"]), "session." + name)
+    if body["kind"] != "run":
         return
     pack = any(p["role"] == "session" for p in body.get("parents", []))
     dropped = at(body, "redaction.dropped", False)
     need(files is not None or pack, "package.files")
     need(dropped or ("count" in body and "time" in body and "jit" in body["build"]), "left out")
     need(dropped or pack or "device" in body, "device")
-    plain = body["redaction"]["mode"] == "plain"
-    need(plain != ("key_id" in body["redaction"]), "key_id")
     sampling = body["task"]["sampling"]
     need(len(sampling) == (1 if sampling["kind"] == "greedy" else 7), "sampling")
 
@@ -303,9 +361,9 @@ def check_body(body):
         need(not body["task"]["ignore_eos"], "eos ignored")
     stride = out["chain"]["stride"]
     need(stride > 0 and len(out["chain"].get("marks", [])) == -(-n // stride), "marks")
-    if plain:
-        need(task_digest(body).hexdigest() == body["task"]["sha256"], "task.sha256")
-        key = d("out", bytes.fromhex(body["task"]["sha256"]), n.to_bytes(8, "little"),
+    if binder:
+        need(task_digest(body, binder).hexdigest() == body["task"]["sha256"], "task.sha256")
+        key = binder.d("out", bytes.fromhex(body["task"]["sha256"]), n.to_bytes(8, "little"),
                 bytes.fromhex(out["ids"]), write(stop).encode())
         need(key.hexdigest() == out["key"], "out.key")
 
@@ -315,19 +373,22 @@ def check_body(body):
 KINDS = ("salt", "prompt_ids", "ids", "prompt_text", "text", "logits", "state")
 
 
-def check_attachment(body, line, last, rid):
+def check_attachment(body, line, last, rid, binder):
     value = canonical(line, 64 << 20)
     need(isinstance(value, dict) and value.get("_type") == "bolt.attachment/1", "neither attachment")
     need(len(value) == 4 and ("data" in value) != ("data_hex" in value), "attachment's form")
     need(value.get("of") == rid and str(value.get("kind")) in KINDS, "of or kind")
     kind, rank = value["kind"], KINDS.index(value["kind"])
     need(rank > last, "order")
-    need(kind != "salt", "this checker reads plain receipts")
     need(body["kind"] == "run", "no run")
     data = value.get("data")
     if "data_hex" in value:
-        need(kind in ("prompt_text", "text") and HEX.match(value["data_hex"]), "data_hex")
+        need(kind in ("salt", "prompt_text", "text") and HEX.match(value["data_hex"]), "data_hex")
         data = bytes.fromhex(value["data_hex"])
+        if kind == "salt":
+            need(body["redaction"]["mode"] == "salted" and len(data) == 32, "salt")
+            need(Plain().d("key", data).hexdigest() == body["redaction"]["key_id"], "salt's key_id")
+            return rank
         try:
             data.decode("utf-8")
             raise Bad("UTF-8 as hex")
@@ -337,29 +398,44 @@ def check_attachment(body, line, last, rid):
         need(isinstance(data, str), "text")
         data = data.encode()
     else:
-        need(isinstance(data, list), "list")
+        need(kind != "salt" and isinstance(data, list), "list")
     if kind in ("prompt_ids", "ids"):
         need(all(type(i) is int and 0 <= i < 2**31 for i in data), "ids")
         need(len(data) == (body["task"]["prompt_n"] if kind == "prompt_ids" else body["out"]["n"]), "n")
+    elif kind in ("logits", "state"):
+        need(all(TYPES["sha"](x) for x in data), "digests")
+        need(kind != "logits" or len(data) == body["out"]["n"], "n")
+    if not binder:  # only holders of the key can say more
+        return rank
+    if kind in ("prompt_ids", "ids"):
         sealed = body["task"]["prompt_ids"] if kind == "prompt_ids" else body["out"]["ids"]
-        need(d("ids", ids_bytes(data)).hexdigest() == sealed, kind)
+        need(binder.d("ids", ids_bytes(data)).hexdigest() == sealed, kind)
         if kind == "ids":
-            h = d("chain", bytes.fromhex(body["task"]["sha256"])).digest()
+            h = binder.d("chain", bytes.fromhex(body["task"]["sha256"])).digest()
             marks = []
             for i, token in enumerate(data, 1):
-                h = hashlib.sha256(b"bolt/1/tok\0" + h + token.to_bytes(4, "little")).digest()
+                h = binder.raw(b"bolt/1/tok\0" + h + token.to_bytes(4, "little")).digest()
                 if i % body["out"]["chain"]["stride"] == 0 or i == len(data):
                     marks.append(h.hex())
             need(marks == body["out"]["chain"].get("marks", []), "chain")
     elif kind in ("prompt_text", "text"):
         sealed = at(body, "task.text") if kind == "prompt_text" else at(body, "out.text")
-        need(d("text", data).hexdigest() == sealed, kind)
+        need(binder.d("text", data).hexdigest() == sealed, kind)
     else:
-        need(all(TYPES["sha"](x) for x in data), "digests")
-        need(kind != "logits" or len(data) == body["out"]["n"], "n")
         sealed = at(body, "out.logits") if kind == "logits" else at(body, "out.state.sha256")
-        need(d(kind, b"".join(map(bytes.fromhex, data))).hexdigest() == sealed, kind)
+        need(binder.d(kind, b"".join(map(bytes.fromhex, data))).hexdigest() == sealed, kind)
     return rank
+
+
+def binder_of(body, lines):
+    """Whose digests these are: anyone's, the attached salt's, or of a key that is not here (None)."""
+    mode = at(body, "redaction.mode")
+    if mode == "salted" and lines:
+        value = canonical(lines[0], 64 << 20)
+        salt = value.get("data_hex") if isinstance(value, dict) and value.get("kind") == "salt" else None
+        if isinstance(salt, str) and len(salt) == 64 and HEX.match(salt):
+            return Keyed(bytes.fromhex(salt))
+    return Plain() if mode in (None, "plain") else None
 
 
 def check(data):
@@ -371,13 +447,16 @@ def check(data):
     seal = {"_type": "bolt.seal/1", "alg": "sha256", "bytes": len(lines[0]), "canon": "jcs-int/1",
             "rid": rid}
     need(lines[1] == write(seal).encode(), "seal")
-    check_body(body)
+    need(isinstance(body, dict) and str(body.get("kind")) in KINDS_OF_BODY, "no object of a kind")
+    need(isinstance(body.get("redaction", {}), dict), "redaction")
+    binder = binder_of(body, lines[2:])
+    check_body(body, binder)
     last = -1
     for line in lines[2:]:
         if line.startswith(b'{"payload":'):
             last = len(KINDS)  # signatures come last; who made them is not checked here
         else:
-            last = check_attachment(body, line, last, rid)
+            last = check_attachment(body, line, last, rid, binder)
 
 
 def main():
