@@ -204,13 +204,15 @@ void set_count(Value& body, const CountFacts& count) {
 
 // Leaves out what only informs, as the facts' owner chose before sealing.
 void drop_info(Value& body) {
-  for (const char* name : {"device", "env", "admission", "count", "request", "time"}) {
+  for (const char* name : {"device", "env", "admission", "count", "time"}) {
     body.object().erase(name);
   }
+  // A planned run must say which prompt it answers.
+  if (body.find("series") == nullptr) body.object().erase("request");
   for (const Field& field : fields()) {
     const std::size_t dot = field.path.find('.');
     if (field.column != 'I' || dot == std::string_view::npos || field.path == "redaction.dropped" ||
-        field.path.find('[') != std::string_view::npos) {
+        field.path.starts_with("request.") || field.path.find('[') != std::string_view::npos) {
       continue;
     }
     const auto section = body.object().find(field.path.substr(0, dot));

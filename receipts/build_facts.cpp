@@ -199,6 +199,12 @@ std::vector<EnvEntry> environment_facts() {
   return entries;
 }
 
+bool forces_jit(const std::vector<EnvEntry>& env) {
+  return std::ranges::any_of(env, [](const EnvEntry& entry) {
+    return entry.name == "CUDA_FORCE_PTX_JIT" && entry.value != "0";
+  });
+}
+
 std::string injected_by(const std::vector<EnvEntry>& env) {
   for (const EnvEntry& entry : env) {
     for (const char* name : {"LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH"}) {

@@ -33,4 +33,7 @@ std::vector<EnvEntry> environment_facts();
 // promise. Returns the variable's name, else empty.
 std::string injected_by(const std::vector<EnvEntry>& env);
 
+// Whether CUDA_FORCE_PTX_JIT makes the driver compile the device code itself: build.jit.
+bool forces_jit(const std::vector<EnvEntry>& env);
+
 }  // namespace bolt::receipts

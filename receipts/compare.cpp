@@ -405,6 +405,7 @@ Answer compare(const Receipt& a, const Receipt& b, const CompareOptions& options
     json.set("last", c.last);
   }
   json.set("agreed", c.agreed);
+  if (c.logits_first > 0) json.set("logits_first", c.logits_first);
   json.set("stop", c.stop_same ? "same" : "differs");
   json.set("counters", !c.counters_same ? "not compared" : *c.counters_same ? "same" : "differs");
   json.set("promised", c.promised);

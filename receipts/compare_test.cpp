@@ -246,6 +246,36 @@ TEST_CASE("replay: same holds, other tokens or stop are false, another engine is
   CHECK(status_of([&] { return replay(bare(facts), puppet, {}); }) == 4);
 }
 
+TEST_CASE("replay, score: cases 25 and 38, a device that is lost or absent is a fault, no answer") {
+  struct Lost final : Puppet {
+    using Puppet::Puppet;
+    Replayed run(const ReplayTask&) override { throw Failure(Status::fault, "cuda: device lost"); }
+    Scored score(const ReplayTask&, const std::vector<int>&) override {
+      throw Failure(Status::fault, "cuda: no device");
+    }
+  };
+  const RunFacts facts = sample_run();
+  const Receipt receipt = sealed(facts);
+  Lost lost(facts);
+  CHECK(status_of([&] { return replay(receipt, lost, {}); }) == 6);
+  CHECK(status_of([&] { return score(receipt, lost, {}); }) == 6);
+  // A replay that met logits that are not finite is none, either.
+  Puppet puppet(facts);
+  puppet.stop = "error";
+  CHECK(status_of([&] { return replay(receipt, puppet, {}); }) == 6);
+  // Runs that were broken off are never replayed to an equality.
+  for (const char* kind : {"error", "interrupted", "cancelled"}) {
+    RunFacts broken = sample_run();
+    broken.stop.kind = kind;
+    broken.task.max_new = 41;
+    puppet = Puppet(broken);
+    puppet.stop = kind;
+    CHECK(status_of([&] { return replay(sealed(broken), puppet, {}); }) == 4);
+    CHECK(status_of([&] { return score(sealed(broken), puppet, {}); }) == 4);
+    CHECK(compare_runs(sealed(broken), sealed(broken)).status == Status::unmet);
+  }
+}
+
 TEST_CASE("score: any miss at any position is false; NaN is a fault, not a difference (case 37)") {
   const RunFacts facts = sample_run();
   const Receipt receipt = sealed(facts);

@@ -245,6 +245,12 @@ struct ConversionFacts {
   std::string draft_vocab_sha256;  // of the ids' file, empty if none
 };
 
+// What a session came to, known when it closes.
+struct SessionTotals {
+  std::int64_t lines = 0, answered = 0, failed = 0;
+  std::vector<std::string> rids;  // of its runs, in line order
+};
+
 // One serve-stdin process. Sealed once when it opens (no totals: its runs name this rid) and once
 // more when it closes (totals and root, the opening rid as parent).
 struct SessionFacts {
@@ -254,11 +260,7 @@ struct SessionFacts {
   Mode mode;
   Sched sched;
   Redaction redaction;
-  struct Totals {
-    std::int64_t lines = 0, answered = 0, failed = 0;
-    std::vector<std::string> rids;  // of its runs, in line order
-  };
-  std::optional<Totals> totals;
+  std::optional<SessionTotals> totals;
 };
 
 }  // namespace bolt::receipts

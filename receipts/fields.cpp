@@ -212,7 +212,7 @@ constexpr Field kFields[] = {
   {"plan.builds[].exe", T::sha256, 'T', "P", "", "", "its executable"},
   {"plan.packages", T::list, 'T', "P", "", "", "the packages, by package.sha256"},
   {"plan.packages[]", T::sha256, 'T', "P", "", "", "one package"},
-  {"plan.modes", T::list, 'T', "P", "", "", "ordinary, k1 to k31, auto"},
+  {"plan.modes", T::list, 'T', "P", "", "", "ordinary, k1 to k31, auto, copy, mtp"},
   {"plan.modes[]", T::text, 'T', "P", "", "", "one mode"},
   {"plan.prompts", T::list, 'T', "P", "", "", "the tasks"},
   {"plan.prompts[]", T::object, 'T', "P", "", "", "one task"},

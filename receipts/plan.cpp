@@ -53,6 +53,13 @@ Value plan_body(const PlanFacts& facts) {
   return body;
 }
 
+std::string mode_word(const Value& run) {
+  if (run.string_at("mode.kind") == "ordinary") return "ordinary";
+  if (!run.bool_at("mode.adaptive")) return fmt::format("k{}", run.int_at("mode.depth"));
+  const std::string source = run.string_at("mode.source");
+  return source == "copy" || source == "mtp" ? source : "auto";
+}
+
 Plan::Plan(const Receipt& receipt) : rid_(receipt.rid), body_(receipt.body) {
   if (receipt.kind() != "plan") {
     throw Failure(Status::unmet, fmt::format("{}: a {}, not a plan", receipt.what, receipt.kind()));
@@ -121,6 +128,19 @@ Series Plan::series(std::int64_t number) const {
   return series;
 }
 
+void Plan::check_redaction(const Redaction& redaction) const {
+  const std::string planned = body_.string_at("redaction.key_id");
+  const std::string ours =
+      redaction.mode == Redaction::Mode::plain ? "" : Binder::of(redaction).key_id();
+  if (planned == ours) return;
+  throw Failure(
+      Status::usage,
+      planned.empty()
+          ? std::string("the plan's prompts are bound without a key; so must its runs be")
+          : fmt::format("the plan's prompts are bound under key {}; give its --redaction-key",
+                        short_hex(planned)));
+}
+
 std::string Plan::build_name(std::int64_t i) const {
   return item(body_, "builds", i).string_at("name");
 }
@@ -136,24 +156,20 @@ std::string Plan::mismatch(const Cell& cell, const Value& run) const {
   if (run.string_at("package.sha256") != item(body_, "packages", cell.package).as_string()) {
     return "made from another package than planned";
   }
-  const std::string wanted = mode(cell.mode);
-  std::string found = "ordinary";
-  if (run.string_at("mode.kind") != "ordinary") {
-    found = run.bool_at("mode.adaptive") ? "auto" : fmt::format("k{}", run.int_at("mode.depth"));
-  }
+  const std::string wanted = mode(cell.mode), found = mode_word(run);
   if (found != wanted) return fmt::format("mode {} where {} was planned", found, inert(wanted));
   const Value& prompt = item(body_, "prompts", cell.prompt);
   const std::string ids = prompt.string_at("prompt_ids"), line = prompt.string_at("line");
   if (!ids.empty() && ids != run.string_at("task.prompt_ids")) return "another prompt than planned";
-  if (!line.empty() && run.find("request.input") != nullptr &&
-      line != run.string_at("request.input")) {
-    return "another prompt line than planned";
+  if (!line.empty() && line != run.string_at("request.input")) {
+    return run.find("request.input") == nullptr ? "does not say which prompt line it answers"
+                                                : "another prompt line than planned";
   }
   if (const std::int64_t limit = body_.int_at("plan.max_new", -1);
       limit >= 0 && limit != run.int_at("limits.max_new", -1)) {
     return "another limit than planned";
   }
-  if (run.string_at("mode.kind") == "speculative" && run.int_at("count.rounds") == 0 &&
+  if (run.string_at("mode.kind") == "speculative" && run.int_at("count.rounds", 1) == 0 &&
       run.int_at("out.n") > 1) {
     return "called speculative, but no round was run";
   }

@@ -24,7 +24,7 @@ struct PlanFacts {
   };
   std::vector<NamedBuild> builds;
   std::vector<std::string> packages;  // package.sha256 of each
-  std::vector<std::string> modes;     // ordinary, k1..k31, auto
+  std::vector<std::string> modes;     // ordinary, k1..k31, auto, copy, mtp
   std::vector<Prompt> prompts;
   std::vector<std::string> passes;  // forward, reversed
   std::int64_t max_new = -1;
@@ -32,6 +32,10 @@ struct PlanFacts {
 };
 
 Value plan_body(const PlanFacts& facts);
+
+// A run's mode in a plan's words: ordinary, k1..k31 (a fixed depth), auto (the depth rule), or copy
+// and mtp, the depth rule over that source alone.
+std::string mode_word(const Value& run);
 
 struct Cell {
   std::int64_t number = 0, pass = 0, prompt = 0, package = 0, build = 0, mode = 0;
@@ -48,6 +52,9 @@ class Plan {
   Cell cell(std::int64_t number) const;  // Failure(usage) out of range
   // What a run of that cell seals (series.*).
   Series series(std::int64_t number) const;
+  // Failure(usage) where runs sealed under `redaction` could not be held against the plan's
+  // prompts.
+  void check_redaction(const Redaction& redaction) const;
   // Why a run's body does not answer that cell; empty if it does.
   std::string mismatch(const Cell& cell, const Value& run) const;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "receipts/plan.h"
 #include "receipts/show.h"
 
 namespace bolt::receipts {
@@ -72,11 +73,6 @@ ReplayTask task_of(const Receipt& receipt) {
   return task;
 }
 
-std::string recorded_mode(const Value& body) {
-  if (body.string_at("mode.kind") == "ordinary") return "ordinary";
-  return body.bool_at("mode.adaptive") ? "auto" : fmt::format("k{}", body.int_at("mode.depth"));
-}
-
 // Whether the sealed stop follows from the ids and the limits; empty if so. A stop text cannot be
 // told from its digest, so only that nothing else ended the reply is checked.
 std::string stop_problem(const Receipt& receipt, const std::vector<int>& ids,
@@ -134,7 +130,7 @@ Answer replay(const Receipt& receipt, Replayer& replayer, const ReplayOptions& o
   const BinderChoice choice = choose_binder(receipt, options.redaction_key);
   if (!choice.known) unmet(receipt, "its digests need the key of redaction.key_id");
   ReplayTask task = task_of(receipt);
-  task.mode = options.as.empty() ? recorded_mode(body) : options.as;
+  task.mode = options.as.empty() ? mode_word(body) : options.as;
   const std::int64_t n = body.int_at("out.n");
   const bool by_text = body.string_at("stop.kind") == "stop_text";
   if (by_text) task.max_new = n;  // the text is known as a digest alone
@@ -201,6 +197,7 @@ Answer replay(const Receipt& receipt, Replayer& replayer, const ReplayOptions& o
   }
   answer.json.set("stop", by_text ? "not checked" : same_stop ? "same" : "differs");
   if (receipt.attached.logits) answer.json.set("logits", other_logits == 0 ? "same" : "differ");
+  if (other_logits > 0) answer.json.set("logits_first", other_logits);
   return answer;
 }
 

@@ -27,7 +27,7 @@ struct ReplayTask {
   std::vector<int> stop_ids;  // empty with ignore_eos
   std::int64_t max_new = -1;  // -1: until a stop or the context's end
   std::int64_t context = 0;
-  std::string mode;          // ordinary, k1..k31, auto
+  std::string mode;          // as mode_word() says (plan.h)
   bool want_logits = false;  // digests of each position's logits
 };
 

@@ -70,7 +70,7 @@ void PackWriter::append(const std::string& bytes, bool sync) {
 
 Written PackWriter::add(RunFacts& facts) {
   facts.common.parents.insert(facts.common.parents.begin(), {"session", session_.rid});
-  fill_in(facts.common);
+  fill_in(facts);
   const Value body = run_body(facts);
   const std::string rid = rid_of(canonical(body));
   const std::string bytes = sealed_lines(body, attachment_lines(facts, rid));
@@ -90,7 +90,7 @@ Written PackWriter::close(std::int64_t lines, std::int64_t failed) {
   facts.common.time.utc.clear();
   facts.common.parents = {{"session", session_.rid}};
   fill_in(facts.common);
-  SessionFacts::Totals& totals = facts.totals.emplace();
+  SessionTotals& totals = facts.totals.emplace();
   totals.lines = lines;
   totals.answered = n_;
   totals.failed = failed;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -140,6 +141,16 @@ void fill_in(Common& common) {
                               .count();
 }
 
+void fill_in(RunFacts& facts) {
+  fill_in(facts.common);
+  auto& key = facts.redaction.key;
+  const bool has_none = std::ranges::all_of(key, [](std::uint8_t byte) { return byte == 0; });
+  if (facts.redaction.mode == Redaction::Mode::salted && has_none &&
+      ::getentropy(key.data(), key.size()) != 0) {
+    fault("salt", "draw", errno);
+  }
+}
+
 std::string default_folder() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -216,7 +227,7 @@ Written write_body(const Value& body, const std::string& lines, const Where& whe
 }
 
 Written write_run(RunFacts& facts, const Where& where) {
-  fill_in(facts.common);
+  fill_in(facts);
   const Value body = run_body(facts);
   return write_body(body, attachment_lines(facts, rid_of(canonical(body))), where);
 }

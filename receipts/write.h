@@ -50,7 +50,8 @@ std::string write_file(const std::string& bytes, const Where& where, const std::
 // 32 random hex characters for run_id, and the time as time.utc wants it.
 std::string random_run_id();
 std::string utc_now();
-void fill_in(Common& common);  // both, where empty
+void fill_in(Common& common);   // both, where empty
+void fill_in(RunFacts& facts);  // and the salt of a salted run that has none
 
 // The rid of the conversion receipt beside a package (NAME.bolt -> NAME.bolt.jsonl), if it is
 // intact and says package.sha256 == `package_sha256`; else empty.

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "receipts/build_facts.h"
+#include "receipts/compare.h"
 #include "receipts/library.h"
 #include "receipts/prune.h"
 #include "receipts/session.h"
@@ -242,6 +243,26 @@ TEST_CASE("build facts: case 22, the environment as it is recorded") {
   ::unsetenv("LD_PRELOAD");
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   ::unsetenv("CUDA_LAUNCH_BLOCKING");
+}
+
+TEST_CASE("build facts: case 24, forced JIT is recorded and keeps the promise") {
+  CHECK(!forces_jit(environment_facts()));
+  ::setenv("CUDA_FORCE_PTX_JIT", "0", 1);
+  CHECK(!forces_jit(environment_facts()));
+  ::setenv("CUDA_FORCE_PTX_JIT", "1", 1);
+  const std::vector<EnvEntry> env = environment_facts();
+  ::unsetenv("CUDA_FORCE_PTX_JIT");
+  CHECK(forces_jit(env));
+  CHECK(injected_by(env).empty());
+  RunFacts jitted = sample_run();
+  jitted.common.env = env;
+  jitted.common.build.jit = true;
+  const Receipt receipt = sealed(jitted);
+  CHECK(receipt.body.bool_at("build.jit"));
+  CHECK(receipt.body.find("env")->array()[0].string_at("value") == "1");
+  const Comparison c = compare_runs(sealed(sample_run()), receipt);
+  CHECK(c.promised);
+  CHECK(c.status == Status::holds);
 }
 
 // Run by the next test as a program of its own, in a file that it replaces while it runs.
