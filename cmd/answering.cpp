@@ -28,6 +28,7 @@ Request Answering::request() {
   request.stop_ids = stop_ids_;
   request.max_new = task_.max_new;
   request.draft = task_.draft;
+  request.script = task_.script;
   request.want_logits = session_.attach().logits || listener_.wants_logits;
   if (listener_.progress) {
     request.progress = [this](const Progress& progress) {

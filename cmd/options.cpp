@@ -12,6 +12,7 @@
 #include "cmd/values.h"
 #include "core/base/file_map.h"
 #include "core/engine/backend.h"
+#include "receipts/sign_file.h"
 
 namespace bolt {
 namespace {
@@ -66,6 +67,10 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   add_text(app, "-m,--model", options.package, "PACKAGE",
            "Package folder ($BOLT_MODEL, else the sample model)")
       ->group("Model");
+  add_where_options(app, options);
+}
+
+void add_where_options(CLI::App& app, ModelOptions& options) {
   add_parsed(app, "--device", "auto|cpu|cuda[:N]", "Where to run (auto)",
              [&options](const std::string& name, const std::string& text) {
                options.device = parse_device(name, text);
@@ -154,6 +159,26 @@ void add_receipt_options(CLI::App& app, ReceiptOptions& options) {
       ->group(group);
 }
 
+void add_redaction_options(CLI::App& app, ReceiptOptions& options) {
+  const std::string group = "Receipt";
+  using Mode = receipts::Redaction::Mode;
+  const Names<Mode> modes = {
+      {"plain", Mode::plain}, {"keyed", Mode::keyed}, {"salted", Mode::salted}};
+  add_parsed(app, "--redact", joined_names(modes, "|"),
+             "Who can check the digests of prompt and reply: anyone, holders of a key, or whoever\n"
+             "gets the salt (plain; keyed with --redaction-key)",
+             [&options, modes](const std::string& name, const std::string& text) {
+               options.redact = parse_name(name, text, modes);
+             })
+      ->group(group);
+  add_text(app, "--redaction-key", options.redaction_key_file, "FILE",
+           "Key of --redact keyed: 64 hex digits in a file of mode 0600")
+      ->group(group);
+  app.add_flag("--drop-info", options.drop_info,
+               "Seal no times, counters, environment or device names")
+      ->group(group);
+}
+
 void add_plan_options(CLI::App& app, ReceiptOptions& options) {
   const std::string group = "Receipt";
   add_text(app, "--plan", options.plan_file, "FILE",
@@ -234,10 +259,29 @@ EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
   return options;
 }
 
-receipts::Where prepare_receipts(const ReceiptOptions& options) {
+void check_plan_options(const ReceiptOptions& options) {
   if (options.plan_file.empty() == options.cell.has_value()) {
     throw Error(Exit::usage, "--plan and --cell: give both or neither");
   }
+}
+
+receipts::Redaction resolve_redaction(const ReceiptOptions& options) {
+  using Mode = receipts::Redaction::Mode;
+  const bool has_key = !options.redaction_key_file.empty();
+  receipts::Redaction redaction;
+  redaction.mode = options.redact.value_or(has_key ? Mode::keyed : Mode::plain);
+  redaction.drop_info = options.drop_info;
+  if (has_key != (redaction.mode == Mode::keyed)) {
+    throw Error(Exit::usage,
+                has_key ? "--redaction-key goes with --redact keyed, not with plain or salted"
+                        : "--redact keyed needs --redaction-key FILE; make one with `openssl rand "
+                          "-hex 32 > FILE; chmod 600 FILE`");
+  }
+  if (has_key) redaction.key = receipts::read_redaction_key(options.redaction_key_file);
+  return redaction;
+}
+
+receipts::Where prepare_receipts(const ReceiptOptions& options) {
   receipts::Where where;
   where.file = options.file;
   where.folder = options.folder.empty() ? receipts::default_folder() : options.folder;

@@ -50,16 +50,22 @@ struct ReceiptOptions {
   std::string file;    // --receipt
   receipts::Attach attach;
   std::string challenge;  // hex
+  // How digests are bound, --redaction-key's file still to be read (resolve_redaction).
+  std::optional<receipts::Redaction::Mode> redact;
+  std::string redaction_key_file;
+  bool drop_info = false;
   // The planned run that this one is: a plan's receipt and the number of a cell in it.
   std::string plan_file;
   std::optional<std::int64_t> cell;
 };
 
 void add_model_options(CLI::App& app, ModelOptions& options);
+void add_where_options(CLI::App& app, ModelOptions& options);  // the same without --model
 void add_how_options(CLI::App& app, HowOptions& options);
 void add_verbosity_options(CLI::App& app, SayOptions& options);  // -q and -v
 void add_say_options(CLI::App& app, SayOptions& options);
 void add_receipt_options(CLI::App& app, ReceiptOptions& options);
+void add_redaction_options(CLI::App& app, ReceiptOptions& options);
 void add_plan_options(CLI::App& app, ReceiptOptions& options);
 
 // "ids", "text,logits", "none": Error(usage) naming the part that is unknown.
@@ -76,6 +82,12 @@ std::string find_package(const ModelOptions& options);
 int resolve_device(const ModelOptions& options, const HowOptions& how);
 
 EngineOptions engine_options(const ModelOptions& model, const HowOptions& how);
+
+// Error(usage) where one of --plan and --cell is given without the other.
+void check_plan_options(const ReceiptOptions& options);
+
+// --redact, --redaction-key and --drop-info, the key read. Error(usage) where they do not fit.
+receipts::Redaction resolve_redaction(const ReceiptOptions& options);
 
 // Where receipts go, tried now: one that cannot be written is an error before the work, not after.
 receipts::Where prepare_receipts(const ReceiptOptions& options);

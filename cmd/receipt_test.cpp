@@ -1,10 +1,11 @@
 // `bolt receipt` on receipts of real runs: compared, replayed and scored, honest and lying.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 
 #include "cmd/testing/child.h"
 #include "receipts/test_facts.h"
@@ -13,11 +14,6 @@ namespace bolt::testing {
 namespace {
 
 using receipts::Value;
-
-std::string file_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Runs a prompt; the receipt lies in home under `name` afterwards.
 std::string run(const ScratchFolder& home, const std::string& name, std::vector<std::string> args) {
@@ -75,8 +71,10 @@ TEST_SUITE("binary") {
     CHECK(ended.status == 0);
     CHECK(ended.out.find("tokens same, stop same, logits same") != std::string::npos);
     CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", "k7", ordinary}).status == 0);
-    CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", "auto", "--score", sampled})
-              .status == 0);
+    for (const char* mode : {"ordinary", "k3", "auto", "copy"}) {
+      CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", mode, "--score", sampled})
+                .status == 0);
+    }
     ended = run_bolt(home, {"receipt", "verify", "--replay", "--kv", "f32", drafted});
     CHECK(ended.status == 4);
     CHECK(ended.err.find("made under kv i16, this is f32") != std::string::npos);
@@ -88,21 +86,28 @@ TEST_SUITE("binary") {
   TEST_CASE(
       "receipt: score finds one changed id at every position, another seed, stop or package") {
     const ScratchFolder home;
-    const receipts::Receipt honest = receipts::read_receipt(
-        run(home, "honest", {"Count from 1 to 20.", "--temp", "0.7", "--seed", "3"}));
+    // All 512 positions of a long reply with BOLT_FULL_TESTS=1: some minutes.
+    const bool full = std::getenv("BOLT_FULL_TESTS") != nullptr;
+    const receipts::Receipt honest =
+        receipts::read_receipt(run(home, "honest",
+                                   {"Count from 1 to 20.", "--temp", "0.7", "--seed", "3",
+                                    "--ignore-eos", "-n", full ? "512" : "40"}));
     const std::vector<int> ids = *honest.attached.ids;
-    REQUIRE(ids.size() > 16);
-    const int stop = static_cast<int>(honest.body.find("task.stop_ids")->array()[0].as_int());
+    REQUIRE(ids.size() == (full ? 512 : 40));
     std::vector<std::string> args = {"receipt", "verify", "--score"};
     for (std::size_t i = 0; i < ids.size(); ++i) {
       std::vector<int> other = ids;
-      other[i] += other[i] + 1 == stop ? 2 : 1;
+      other[i] += 1;
       args.push_back(home.file("lie" + std::to_string(i) + ".bolt.jsonl"));
       write_lie(args.back(), honest, other);
     }
-    const Ended ended = run_bolt(home, args);
+    const Ended ended = run_bolt(home, Start{.args = args, .limit_s = 3600});
     CHECK(ended.status == 1);
     CHECK(count(ended.out, "NOT what this package says") == ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {  // each names its position first
+      const std::string at = " at " + std::to_string(i + 1);
+      CHECK(count(ended.out, at + " ") + count(ended.out, at + ",") > 0);
+    }
     CHECK(count(ended.out, "seal ok") == ids.size());  // the seals are sound: only the score tells
     const std::string lie = home.file("lie.bolt.jsonl");
     const auto scored = [&](const std::function<void(Value&)>& change) {
@@ -125,6 +130,88 @@ TEST_SUITE("binary") {
             parent.set("rid", receipts::sha256_hex("session"));
             b.set("parents", Value::Array{parent});
           }) == 4);
+  }
+
+  TEST_CASE("receipt: a build with one reduction reversed is caught three ways, by its token") {
+    const ScratchFolder home;
+    // In 8 bits a sum's last bit may tip a rounding, and a rounding, in time, a token.
+    const std::string package = home.file("q8.bolt");
+    REQUIRE(run_bolt(home, {"convert", "-q", "--quant", "q8",
+                            BOLT_SOURCE_DIR "/testdata/sample-model", package})
+                .status == 0);
+    const std::vector<std::string> args = {
+        "Tell a story.", "-m", package, "--draft", "off",          "--temp",   "6",
+        "--seed",        "6",  "-n",    "100",     "--ignore-eos", "--attach", "ids,text,logits"};
+    const std::string right = run(home, "right", args);
+    Start start{.args = {"run", "-q", "--receipt", home.file("wrong.bolt.jsonl")}};
+    start.args.insert(start.args.end(), args.begin(), args.end());
+    start.program = BOLT_BINARY_DIR "/testing/bolt_reversed";
+    REQUIRE(run_bolt(home, start).status == 0);
+    const std::string wrong = start.args[3], first = "69";
+    CHECK(run_bolt(home, {"receipt", "verify", wrong}).status == 0);  // its seal is sound
+    const Ended compared = run_bolt(home, {"receipt", "compare", right, wrong});
+    CHECK(compared.status == 1);
+    CHECK(compared.out.find("build differs") != std::string::npos);
+    CHECK(compared.out.find("DIFFER first at " + first) != std::string::npos);
+    CHECK(compared.out.find("logits differs first at 1") != std::string::npos);
+    const Ended replayed = run_bolt(home, {"receipt", "verify", "-m", package, "--replay", wrong});
+    CHECK(replayed.status == 1);
+    CHECK(replayed.out.find("tokens DIFFER first at " + first) != std::string::npos);
+    const Ended scored = run_bolt(home, {"receipt", "verify", "-m", package, "--score", wrong});
+    CHECK(scored.status == 1);
+    CHECK(scored.out.find(" at " + first) != std::string::npos);
+    // The wrong build finds the right receipt wrong: a check is worth what its build is.
+    start.args = {"receipt", "verify", "-m", package, "--score", right};
+    CHECK(run_bolt(home, start).status == 1);
+  }
+
+  TEST_CASE("receipt: redaction: who can check, compare and replay what run sealed") {
+    const ScratchFolder home;
+    const std::string key = home.file("key"), other = home.file("other");
+    for (const std::string& path : {key, other}) {
+      write_bytes(path, std::string(64, path == key ? 'a' : 'b') + "\n");
+      REQUIRE(::chmod(path.c_str(), 0600) == 0);
+    }
+    const std::string plain = run(home, "plain", {"Count to 5."});
+    const std::string keyed = run(home, "keyed", {"Count to 5.", "--redaction-key", key});
+    const std::string again =
+        run(home, "again",
+            {"Count to 5.", "--redact", "keyed", "--redaction-key", key, "--drafts", "3"});
+    const std::string salted = run(home, "salted", {"Count to 5.", "--redact", "salted"});
+    const std::string salted2 = run(home, "salted2", {"Count to 5.", "--redact", "salted"});
+    const std::string dropped = run(home, "dropped", {"Count to 5.", "--drop-info"});
+    const auto status = [&](std::vector<std::string> args) {
+      args.insert(args.begin(), "receipt");
+      return run_bolt(home, args).status;
+    };
+    CHECK(status({"verify", "--redaction-key", key, keyed}) == 0);
+    CHECK(status({"verify", "--redaction-key", other, keyed}) == 4);
+    CHECK(status({"verify", salted}) == 0);
+    CHECK(status({"compare", keyed, again}) == 0);  // by anyone
+    CHECK(status({"compare", plain, keyed}) == 4);
+    CHECK(status({"compare", salted, salted2}) == 0);  // by their ids, the salts revealed
+    CHECK(status({"verify", "--replay", keyed}) == 4);
+    CHECK(status({"verify", "--replay", "--score", "--redaction-key", key, keyed}) == 0);
+    CHECK(status({"verify", "--replay", "--score", salted}) == 0);
+    CHECK(status({"verify", "--replay", "--score", dropped}) == 0);
+    CHECK(file_bytes(dropped).find("\"time\"") == std::string::npos);
+    // Published: the first two lines alone.
+    const auto publish = [&](const std::string& path) {
+      const std::string text = file_bytes(path);
+      const std::string cut = path.substr(0, path.size() - 11) + "-cut.bolt.jsonl";
+      write_bytes(cut, text.substr(0, text.find('\n', text.find('\n') + 1) + 1));
+      return cut;
+    };
+    CHECK(status({"compare", publish(keyed), publish(again)}) == 0);
+    CHECK(status({"compare", publish(salted), publish(salted2)}) == 4);
+    CHECK(
+        file_bytes(publish(keyed)).find(receipts::read_receipt(plain).body.string_at("out.ids")) ==
+        std::string::npos);
+    CHECK(run_bolt(home, {"run", "--redact", "keyed", "x"}).status == 2);
+    CHECK(run_bolt(home, {"run", "--redact", "salted", "--redaction-key", key, "x"}).status == 2);
+    CHECK(run_bolt(home, {"run", "--redact", "some", "x"}).status == 2);
+    REQUIRE(::chmod(key.c_str(), 0644) == 0);
+    CHECK(run_bolt(home, {"run", "--redaction-key", key, "x"}).status == 5);
   }
 
   TEST_CASE(

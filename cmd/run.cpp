@@ -160,6 +160,7 @@ Exit run_chat(const RunOptions& opts) {
 
 Exit run(const RunOptions& opts) {
   check_prompt_options(opts.prompt);
+  check_plan_options(opts.receipt);
   catch_interrupts();
   if (!opts.prompt.given() && stdin_is_terminal()) {
     if (!stdout_is_terminal()) {
@@ -186,6 +187,7 @@ void add_run(CLI::App& app, Action& action) {
            "Write each emitted position's logits there, as safetensors")
       ->group("Output");
   add_receipt_options(*sub, opts->receipt);
+  add_redaction_options(*sub, opts->receipt);
   add_plan_options(*sub, opts->receipt);
   sub->footer(
       "Examples:\n"

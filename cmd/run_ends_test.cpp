@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include "cmd/testing/child.h"
 
@@ -92,6 +94,38 @@ TEST_CASE("an interrupt in prefill seals a receipt without tokens; a second one 
   CHECK((twice.signal == SIGINT || twice.status == 130));
   CHECK(::access(fresh.file("logits").c_str(), F_OK) != 0);
   for (const std::string& text : receipts_in(fresh)) CHECK(says_stop(text, "interrupted"));
+}
+
+TEST_CASE("SIGKILL leaves no receipt, a payload rewritten in use a fault and none (21, 25)") {
+  const ScratchFolder home;
+  const std::vector<std::string> endless = {"run", "--ignore-eos", "-n", "1000000", kCount};
+  Start start{.args = endless};
+  bool done = false;
+  start.watch = [&done](pid_t pid, const std::string& out, const std::string&) {
+    if (!done && out.size() > 8) done = ::kill(pid, SIGKILL) == 0;
+  };
+  CHECK(run_bolt(home, start).signal == SIGKILL);
+  CHECK(receipts_in(home).empty());
+
+  // The weights by another name, as a second package that shares them has it.
+  namespace fs = std::filesystem;
+  const std::string package = home.file("copy.bolt"), link = home.file("link");
+  fs::copy(BOLT_BINARY_DIR "/sample.bolt", package);
+  fs::create_hard_link(package + "/weights-00001.bin", link);
+  start.args.insert(start.args.end(), {"-m", package});
+  done = false;
+  start.watch = [&](pid_t pid, const std::string& out, const std::string&) {
+    if (done || out.size() <= 8) return;
+    std::fstream file(link, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x55');
+    file.close();
+    done = ::kill(pid, SIGINT) == 0;  // the reply ends, and is not sealed
+  };
+  const Ended written = run_bolt(home, start);
+  CHECK(written.status == 6);
+  CHECK(written.err.find("was written to while it was in use") != std::string::npos);
+  CHECK(receipts_in(home).empty());
 }
 
 TEST_CASE("an interrupt at any moment of the start ends with 130, never with a half-written file") {

@@ -101,6 +101,7 @@ void add_serve_stdin(CLI::App& app, Action& action) {
   add_how_options(*sub, opts->how);
   add_verbosity_options(*sub, opts->say);
   add_receipt_options(*sub, opts->receipt);
+  add_redaction_options(*sub, opts->receipt);
   sub->footer(
       "Options of the reply are defaults; a line's own keys come first.\n"
       "Examples:\n"

@@ -40,17 +40,6 @@ std::string geometry_name(const Geometry& geometry) {
   return {};
 }
 
-receipts::Device device_facts(const Engine& engine) {
-  const Backend& backend = engine.backend();
-  receipts::Device device;
-  device.arch = backend.arch;
-  device.threads = engine.n_threads();
-  device.name = backend.name;
-  device.kind = backend.n_multiprocessors > 0 ? "cuda" : "cpu";
-  if (backend.n_multiprocessors > 0) device.sms = backend.n_multiprocessors;
-  return device;
-}
-
 }  // namespace
 
 double Outcome::decode_tok_per_s() const {
@@ -80,16 +69,23 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
   EngineOptions options = engine_options(model, how);
   const std::string path = find_package(model);
   where_ = prepare_receipts(receipt);
-  if (receipt.cell) {
-    plan_.emplace(receipts::read_receipt(receipt.plan_file));
+  redaction_ = resolve_redaction(receipt);
+  if (!receipt.plan_file.empty()) {
+    use_plan(receipts::Plan(receipts::read_receipt(receipt.plan_file)));
     (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
   }
   package_ = Package::open(path, {.n_threads = model.n_threads});
   tokenizer_ = read_tokenizer(*package_);
-  package_facts_ = package_facts(*package_, *tokenizer_);
+  package_facts_ = bolt::package_facts(*package_, *tokenizer_);
   options.build_id = receipts::executable_sha256();
   engine_ = Engine::open(*package_, options);
+  package_->check_unchanged();
   load_ns_ = ns_since(start);
+}
+
+void Session::use_plan(receipts::Plan plan) {
+  plan.check_redaction(redaction_);
+  plan_ = std::move(plan);
 }
 
 std::string Session::description() const {
@@ -101,6 +97,17 @@ std::string Session::description() const {
       package_->path(), config().name, static_cast<double>(bytes) / 1e6,
       static_cast<double>(load_ns_) / 1e6, engine_->backend().name, engine_->backend().arch,
       engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), engine_->context());
+}
+
+receipts::Device Session::device_facts() const {
+  const Backend& backend = engine_->backend();
+  receipts::Device device;
+  device.arch = backend.arch;
+  device.threads = engine_->n_threads();
+  device.name = backend.name;
+  device.kind = backend.n_multiprocessors > 0 ? "cuda" : "cpu";
+  if (backend.n_multiprocessors > 0) device.sms = backend.n_multiprocessors;
+  return device;
 }
 
 std::string Session::cost_line() const {
@@ -120,21 +127,30 @@ Task Session::task(const GenerationOptions& options) const {
   task.ignore_eos = options.ignore_eos;
   task.max_new = options.max_tokens.value_or(-1);
   task.draft = options.draft;
+  task.cell = receipt_.cell;
   return task;
+}
+
+Reply Session::rehearse(Sequence& sequence, const Task& task, std::atomic<bool>& interrupt) {
+  const Listener nobody;
+  Answering answering(*this, task, nobody, interrupt);
+  return engine_->generate(sequence, answering.request(), nullptr, &interrupt);
 }
 
 Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& listener,
                         std::atomic<bool>& interrupt) {
   Answering answering(*this, task, listener, interrupt);
   answering.finish(engine_->generate(sequence, answering.request(), answering.sink(), &interrupt));
+  const Clock::time_point done = Clock::now();
   receipts::RunFacts sealed = facts(answering, &sequence);
   add_process(sealed.common);
   Outcome& outcome = answering.outcome();
   outcome.receipt = receipts::write_run(sealed, where_);
+  outcome.seal_ns = ns_since(done);
   if (answering.thrown()) std::rethrow_exception(answering.thrown());
-  if (plan_) {
-    outcome.unplanned = plan_->mismatch(plan_->cell(*receipt_.cell),
-                                        receipts::read_receipt(outcome.receipt.path).body);
+  if (plan_ && task.cell) {
+    outcome.unplanned =
+        plan_->mismatch(plan_->cell(*task.cell), receipts::read_receipt(outcome.receipt.path).body);
   }
   return outcome;
 }
@@ -142,7 +158,8 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
 void Session::add_process(receipts::Common& common) const {
   common.build = receipts::build_facts(compiled_build());
   common.env = receipts::environment_facts();
-  common.device = device_facts(*engine_);
+  common.device = device_facts();
+  common.build.jit = engine_->backend().n_multiprocessors > 0 && receipts::forces_jit(common.env);
   common.time.load_ns = load_ns_;
 }
 
@@ -175,6 +192,7 @@ receipts::SessionFacts Session::session_facts(const DraftOptions& draft) const {
   facts.arith = arith_facts();
   facts.mode = mode_facts(draft);
   facts.sched.slots = how_.n_slots;
+  facts.redaction = redaction_;
   return facts;
 }
 
@@ -182,6 +200,7 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
   const Task& task = answering.task();
   const Outcome& outcome = answering.outcome();
   const Reply& reply = outcome.reply;
+  package_->check_unchanged();
   receipts::RunFacts facts;
   facts.common.challenge = receipt_.challenge;
   facts.common.time = {.load_ns = 0,
@@ -193,12 +212,12 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
   if (!package_->conversion_rid().empty()) {
     facts.common.parents.push_back({"conversion", package_->conversion_rid()});
   }
-  if (plan_) {
-    facts.series = plan_->series(*receipt_.cell);
+  if (plan_ && task.cell) {
+    facts.series = plan_->series(*task.cell);
     facts.common.parents.push_back({"plan", plan_->rid()});
     receipts::RequestFacts request;
     request.input = task.input;
-    request.line = plan_->cell(*receipt_.cell).prompt + 1;
+    request.line = plan_->cell(*task.cell).prompt + 1;
     if (!task.input.empty()) facts.request = request;
   }
   facts.package = package_facts_;
@@ -225,6 +244,7 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
 
   facts.mode = mode_facts(task.draft);
   facts.sched.slots = how_.n_slots;
+  if (facts.mode.kind == "speculative" && task.script) facts.mode.source = "scripted";
   facts.sched.cache = reply.n_reused > 0 ? "resumed" : "cold";
   facts.sched.cached_n = reply.n_reused;
 
@@ -255,6 +275,7 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
   facts.count.copy_accepted = c.copy_accepted;
   facts.count.head_levels = c.head_levels;
   facts.attach = receipt_.attach;
+  facts.redaction = redaction_;
   return facts;
 }
 

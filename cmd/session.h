@@ -34,6 +34,8 @@ struct Task {
   bool ignore_eos = false;
   std::int64_t max_new = -1;
   DraftOptions draft;
+  std::shared_ptr<const Script> script = {};  // drafts come from it (bench)
+  std::optional<std::int64_t> cell = {};      // the planned run that this is
 };
 
 // What a reply tells while it is being made. All may be empty.
@@ -54,6 +56,7 @@ struct Outcome {
   receipts::Written receipt;
   std::string unplanned;  // why the run is not the planned one; empty if it is, or none was planned
   std::int64_t total_ns = 0;
+  std::int64_t seal_ns = 0;  // what the receipt cost, after total_ns
 
   double decode_tok_per_s() const;  // 0 where fewer than two tokens came
   double prompt_tok_per_s() const;
@@ -70,6 +73,9 @@ class Session {
   // Opens and checks all of it. Error as find_package, Package::open, Tokenizer::from_json and
   // Engine::open throw, and where receipts cannot be written.
   Session(const ModelOptions& model, const HowOptions& how, const ReceiptOptions& receipt);
+
+  // The plan whose cells tasks name from now on.
+  void use_plan(receipts::Plan plan);
 
   const Package& package() const { return *package_; }
   const ModelConfig& config() const { return package_->config(); }
@@ -91,11 +97,16 @@ class Session {
   Outcome answer(Sequence& sequence, const Task& task, const Listener& listener,
                  std::atomic<bool>& interrupt);
 
+  // Makes the reply and seals nothing: for warming up, never for a result that is shown.
+  Reply rehearse(Sequence& sequence, const Task& task, std::atomic<bool>& interrupt);
+
   // What a receipt says of a reply that has ended; the process (executable, environment, device) is
   // left out, as a pack's receipts leave it to their session. sequence: null if no row of it ran.
   receipts::RunFacts facts(const Answering& answering, Sequence* sequence) const;
   // What the opening receipt of a session says. draft: of lines that say nothing else.
   receipts::SessionFacts session_facts(const DraftOptions& draft) const;
+  const receipts::PackageFacts& package_facts() const { return package_facts_; }
+  receipts::Device device_facts() const;
 
  private:
   void add_process(receipts::Common& common) const;
@@ -104,6 +115,7 @@ class Session {
 
   HowOptions how_;
   ReceiptOptions receipt_;
+  receipts::Redaction redaction_;
   receipts::Where where_;
   std::unique_ptr<Package> package_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -2,6 +2,9 @@
 #include "cmd/version.h"
 
 #include <fmt/format.h>
+#include <pcre2.h>
+
+#include <CLI/Version.hpp>
 
 #include <string>
 
@@ -75,7 +78,14 @@ void print_version(bool json) {
   out.key("build").begin_object();
   out.member("compiler", info.compiler).member("type", info.build_type);
   out.member("flags", info.flags).member("openssl", info.openssl);
-  out.member("cuda", info.cuda == "ON").member("static", info.is_static == "ON").end_object();
+  out.member("cuda", info.cuda == "ON").member("static", info.is_static == "ON");
+  // What else was compiled in.
+  out.key("libraries").begin_object().member("cli11", CLI11_VERSION);
+  out.member("fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
+                                FMT_VERSION % 100));
+  out.member("glibc", fmt::format("{}.{}", __GLIBC__, __GLIBC_MINOR__));
+  out.member("pcre2", fmt::format("{}.{}", PCRE2_MAJOR, PCRE2_MINOR));
+  out.end_object().end_object();
   write_out(out.end_object().take() + "\n");
 }
 

@@ -40,14 +40,15 @@ std::vector<std::string> environment(const ScratchFolder& home,
 }
 
 // After fork: becomes bolt.
-[[noreturn]] void become_bolt(std::vector<std::string> args, std::vector<std::string> env) {
-  args.insert(args.begin(), kBolt);
+[[noreturn]] void become_bolt(std::vector<std::string> args, std::vector<std::string> env,
+                              const std::string& program = kBolt) {
+  args.insert(args.begin(), program);
   std::vector<char*> argv, envp;
   for (std::string& arg : args) argv.push_back(arg.data());
   for (std::string& variable : env) envp.push_back(variable.data());
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  ::execve(kBolt.c_str(), argv.data(), envp.data());
+  ::execve(program.c_str(), argv.data(), envp.data());
   ::_exit(125);
 }
 
@@ -94,7 +95,7 @@ Ended run_bolt(const ScratchFolder& home, const Start& start) {
     for (int fd = 3; fd < 64; ++fd) ::close(fd);
     if (start.close_stdin) ::close(0);
     if (start.close_stdout) ::close(1);
-    become_bolt(start.args, env);
+    become_bolt(start.args, env, start.program.empty() ? kBolt : start.program);
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
   ::close(in[0]);

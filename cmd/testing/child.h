@@ -41,7 +41,8 @@ struct Start {
   // Called at the start, whenever output has come and ten times a second; may send signals to the
   // process.
   std::function<void(pid_t pid, const std::string& out, const std::string& err)> watch = {};
-  int limit_s = 60;  // then it is killed, and the status is -1
+  int limit_s = 60;          // then it is killed, and the status is -1
+  std::string program = {};  // another build's executable; empty: bolt
 };
 
 // Receipts, history and caches go to `home`; nothing of the caller's environment but PATH is kept.

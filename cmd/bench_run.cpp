@@ -1,0 +1,413 @@
+// Builds given with --against run as children, one process a run, and so then does this one: each
+// side pays for the same things. Without them all runs are made here, over one open session a
+// package.
+#include "cmd/bench_run.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "cmd/build_info.h"
+#include "cmd/child_process.h"
+#include "cmd/package_facts.h"
+#include "cmd/replayer.h"
+#include "core/base/error.h"
+#include "core/base/interrupt.h"
+#include "core/base/json.h"
+#include "core/base/output.h"
+#include "core/ops/bench/read_ceiling.h"
+#include "core/pack/row_bytes.h"
+#include "receipts/build_facts.h"
+#include "receipts/digest.h"
+#include "receipts/library.h"
+
+namespace bolt {
+namespace {
+
+namespace fs = std::filesystem;
+using receipts::Cell;
+using receipts::Plan;
+using receipts::PlanFacts;
+
+constexpr const char* kPlanName = "/plan.bolt.jsonl";
+
+std::string base_name(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::uint64_t own_peak_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+// A folder of its own for the bench's receipts: plan, runs and table belong together.
+std::string new_folder(const ReceiptOptions& options) {
+  std::string folder = options.folder;
+  if (folder.empty()) {
+    std::string stamp = receipts::utc_now();
+    std::erase_if(stamp, [](char c) { return c == '-' || c == ':'; });
+    folder = receipts::default_folder() + "/bench-" + stamp + "-" +
+             receipts::random_run_id().substr(0, 4);
+  }
+  if (path_exists(folder + kPlanName)) {
+    throw Error(Exit::usage, fmt::format("{}: holds a bench already; go on with --resume {}, or "
+                                         "name another --receipts folder",
+                                         folder, folder));
+  }
+  return folder;
+}
+
+// Rates that two runs in a row agree on, or enough runs.
+constexpr int kWarmUpsMax = 6;
+constexpr double kStable = 0.03;
+constexpr std::int64_t kWarmUpTokens = 16;
+
+}  // namespace
+
+BenchRuns::BenchRuns(const BenchOptions& options)
+    : options_(options),
+      folder_(options.resume.empty() ? new_folder(options.receipt) : options.resume),
+      plan_path_(folder_ + kPlanName),
+      status_(!options.say.quiet) {
+  if (!options.resume.empty() && !path_exists(plan_path_)) {
+    throw Error(Exit::unmet, fmt::format("{}: no plan.bolt.jsonl in it: not the folder of a bench",
+                                         options.resume));
+  }
+  for (const std::string& mode : options.modes) (void)parse_mode(mode);
+  open_sessions();
+  read_prompts();
+  make_tasks();
+  make_plan();
+}
+
+void BenchRuns::open_sessions() {
+  std::vector<std::string> names = options_.packages;
+  if (names.empty()) names.emplace_back();
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    status_.show("opening " + (name.empty() ? std::string("the sample package") : name));
+    ModelOptions model = options_.model;
+    model.package = name;
+    HowOptions how = options_.how;
+    BenchPackage& about = about_.emplace_back();
+    ReceiptOptions receipt = options_.receipt;
+    receipt.folder = folder_;
+    if (options_.costs && how.cost_table.empty()) {
+      fs::create_directories(folder_);
+      how.cost_table = fmt::format("{}/costs-{}.json", folder_, about_.size());
+    }
+    about.cost_file = options_.costs ? how.cost_table : "";
+    sessions_.push_back(std::make_unique<Session>(model, how, receipt));
+    Session& session = *sessions_.back();
+    sequences_.push_back(session.engine().new_sequence());
+    about.name = base_name(session.package().path());
+    if (!seen.insert(receipts::package_digest(session.package_facts().files)).second) {
+      throw Error(Exit::usage, fmt::format("-m {}: the same package twice", name));
+    }
+    about.bytes_of_row = bytes_of_row(session.package().graph());
+  }
+  for (std::size_t i = 0; i < about_.size(); ++i) {  // namesakes in different folders
+    for (std::size_t k = i + 1; k < about_.size(); ++k) {
+      if (about_[k].name == about_[i].name) about_[k].name = sessions_[k]->package().path();
+    }
+  }
+}
+
+void BenchRuns::read_prompts() {
+  if (!options_.prompts_file.empty()) {
+    prompts_ = read_bench_prompts(options_.prompts_file, !options_.no_think);
+    return;
+  }
+  int n_vocab = sessions_[0]->config().n_tokens;
+  for (const auto& session : sessions_) n_vocab = std::min(n_vocab, session->config().n_tokens);
+  const bool none = options_.n_prompt.empty() && options_.n_reply.empty();
+  const std::vector<std::int64_t> depths =
+      options_.depth.empty() ? std::vector<std::int64_t>{0} : options_.depth;
+  prompts_ =
+      synthetic_prompts(none ? std::vector<std::int64_t>{512} : options_.n_prompt,
+                        none ? std::vector<std::int64_t>{128} : options_.n_reply, depths, n_vocab);
+  for (const BenchPrompt& prompt : prompts_) {
+    if (prompt.depth > 0 && drives_children()) {
+      throw Error(Exit::usage, "-d: other builds start cold, so --against takes no depth");
+    }
+  }
+}
+
+void BenchRuns::make_tasks() {
+  for (const auto& session : sessions_) {
+    GenerationOptions generation;
+    generation.temperature = options_.temperature;
+    generation.seed = options_.seed;
+    generation.ignore_eos = options_.ignore_eos;
+    if (!options_.prompts_file.empty() && !options_.n_reply.empty()) {
+      generation.max_tokens = options_.n_reply[0];
+    }
+    std::vector<Task>& tasks = tasks_.emplace_back();
+    for (const BenchPrompt& prompt : prompts_) {
+      Task task = session->task(generation);
+      set_bench_prompt(task, *session, prompt);
+      tasks.push_back(std::move(task));
+    }
+  }
+}
+
+PlanFacts BenchRuns::plan_facts() const {
+  PlanFacts facts;
+  facts.common.build = receipts::build_facts(compiled_build());
+  facts.common.env = receipts::environment_facts();
+  facts.redaction = resolve_redaction(options_.receipt);
+  const std::string own = receipts::executable_sha256();
+  if (options_.null) {
+    facts.builds = {{"A", own}, {"B", own}};
+  } else {
+    facts.builds = {{"this", own}};
+  }
+  for (const std::string& program : options_.against) {
+    const std::string exe = receipts::sha256_file_hex(program);
+    facts.builds.push_back({base_name(program) + "-" + exe.substr(0, 6), exe});
+  }
+  for (const auto& session : sessions_) {
+    facts.packages.push_back(receipts::package_digest(session->package_facts().files));
+  }
+  facts.modes = options_.modes;
+  // By ids where all packages cut the text alike: they say most.
+  const bool by_ids = std::ranges::all_of(tasks_, [&](const std::vector<Task>& tasks) {
+    return std::ranges::equal(tasks, tasks_[0], {}, &Task::prompt_ids, &Task::prompt_ids);
+  });
+  if (!by_ids && drives_children()) {
+    throw Error(Exit::usage,
+                "--against: the packages cut the prompts into other tokens; compare "
+                "builds on one package at a time");
+  }
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    PlanFacts::Prompt& prompt = facts.prompts.emplace_back();
+    prompt.name = prompts_[i].name;
+    if (by_ids) {
+      prompt.ids = tasks_[0][i].prompt_ids;
+    } else {
+      prompt.line = prompts_[i].line;
+    }
+  }
+  for (int pass = 0; pass < options_.passes; ++pass) {
+    facts.passes.emplace_back(pass % 2 == 0 ? "forward" : "reversed");
+  }
+  return facts;
+}
+
+void BenchRuns::make_plan() {
+  PlanFacts facts = plan_facts();
+  programs_.assign(facts.builds.size(), "/proc/self/exe");
+  std::copy(options_.against.begin(), options_.against.end(), programs_.begin() + 1);
+  if (options_.resume.empty()) {
+    receipts::fill_in(facts.common);
+    fs::create_directories(folder_);
+    fs::permissions(folder_, fs::perms::owner_all);
+    (void)receipts::write_body(receipts::plan_body(facts), "", {.folder = {}, .file = plan_path_});
+  }
+  plan_ = std::make_unique<Plan>(receipts::read_receipt(plan_path_));
+  if (!options_.resume.empty()) {
+    const receipts::Value ours = receipts::plan_body(facts);
+    if (!(*ours.find("plan") == *plan_->body().find("plan"))) {
+      throw Error(Exit::unmet, fmt::format("{}: lists other runs than this command would make; "
+                                           "resume with the same build and options",
+                                           plan_path_));
+    }
+  }
+  for (const auto& session : sessions_) session->use_plan(*plan_);
+}
+
+void BenchRuns::measure_ceilings() {
+  for (std::size_t i = 0; i < sessions_.size(); ++i) {
+    if (sessions_[i]->engine().backend().n_multiprocessors > 0) continue;
+    status_.show("measuring what memory gives");
+    std::vector<std::span<const std::byte>> parts;
+    each_weight(sessions_[i]->package().graph(), [&](const std::string&, const Weight& weight) {
+      parts.emplace_back(weight.data, weight.bytes);
+    });
+    ThreadPool pool(sessions_[i]->engine().n_threads());
+    about_[i].ceiling = read_ceiling(pool, parts, 3);
+  }
+}
+
+Task BenchRuns::task(const Cell& cell) const {
+  const auto package = static_cast<std::size_t>(cell.package),
+             prompt = static_cast<std::size_t>(cell.prompt);
+  Task task = tasks_[package][prompt];
+  task.cell = cell.number;
+  task.draft = parse_mode(plan_->mode(cell.mode));
+  check_draft(task.draft, sessions_[package]->package().graph());
+  const auto script = scripts_.find({package, prompt});
+  if (task.draft.source != DraftOptions::Source::off && script != scripts_.end()) {
+    task.script = script->second;
+  }
+  return task;
+}
+
+// Until two replies in a row take the same time, or kWarmUpsMax of them: pages come in, clocks go
+// up, costs are measured.
+void BenchRuns::warm_up(std::size_t package, const std::string& mode) {
+  Task task = tasks_[package][0];
+  task.draft = parse_mode(mode);
+  task.ignore_eos = true;
+  task.max_new = task.max_new < 0 ? kWarmUpTokens : std::min(task.max_new, kWarmUpTokens);
+  double before = 0;
+  for (int i = 0; i < kWarmUpsMax && !interrupt_flag(); ++i) {
+    status_.show(fmt::format("warming up {} {}", about_[package].name, mode));
+    sequences_[package]->reset();
+    const Reply reply = sessions_[package]->rehearse(*sequences_[package], task, interrupt_flag());
+    const auto ns = static_cast<double>(reply.prefill_ns + reply.decode_ns);
+    if (i > 0 && std::abs(ns - before) <= kStable * before) break;
+    before = ns;
+  }
+}
+
+void BenchRuns::run_here(const Cell& cell) {
+  const auto package = static_cast<std::size_t>(cell.package);
+  Session& session = *sessions_[package];
+  Sequence& sequence = *sequences_[package];
+  sequence.reset();
+  std::atomic<bool> never = false;  // a run is finished once it is begun: half of one is no figure
+  const Task whole = task(cell);
+  const std::int64_t depth = prompts_[static_cast<std::size_t>(cell.prompt)].depth;
+  if (depth > 0) {
+    Task before = whole;
+    before.prompt_ids.resize(static_cast<std::size_t>(depth));
+    before.max_new = 0;
+    (void)session.rehearse(sequence, before, never);
+  }
+  const Outcome outcome = session.answer(sequence, whole, {}, never);
+  if (outcome.stop == "error") {
+    throw Error(Exit::fault,
+                fmt::format("{}: the logits for position {} are not finite; receipt {}",
+                            plan_->prompt_name(cell.prompt), outcome.reply.error_position,
+                            outcome.receipt.path));
+  }
+  require(outcome.unplanned.empty(), "a run of the bench is what the bench planned");
+  costs_.seal_ns.push_back(outcome.seal_ns);
+  costs_.run_ns.push_back(outcome.total_ns);
+  costs_.peaks[0] = std::max(costs_.peaks[0], own_peak_bytes());
+}
+
+void BenchRuns::run_elsewhere(const Cell& cell) {
+  const Task task = this->task(cell);
+  const std::string ids_path = folder_ + "/prompt.json";
+  JsonWriter ids;
+  ids.value(task.prompt_ids);
+  write_file_atomically(ids_path, ids.take());
+  const auto& how = options_.how;
+  std::vector<std::string> args = {
+      "run",
+      "-q",
+      "--prompt-ids",
+      ids_path,
+      "--receipts",
+      folder_,
+      "--plan",
+      plan_path_,
+      "--cell",
+      std::to_string(cell.number),
+      "-m",
+      sessions_[static_cast<std::size_t>(cell.package)]->package().path(),
+      "--temp",
+      fmt::format("{}", options_.temperature),
+      "--chunk",
+      std::to_string(how.chunk_rows),
+      "--window",
+      std::to_string(how.window_rows),
+      "--kv",
+      how.kv == KvKind::i16 ? "i16" : "f32",
+      "--context",
+      std::to_string(sessions_[static_cast<std::size_t>(cell.package)]->engine().context())};
+  const auto add = [&args](std::initializer_list<std::string> more) {
+    args.insert(args.end(), more);
+  };
+  if (options_.temperature > 0) add({"--seed", std::to_string(options_.seed)});
+  if (task.max_new >= 0) add({"-n", std::to_string(task.max_new)});
+  if (task.ignore_eos) add({"--ignore-eos"});
+  if (options_.model.n_threads > 0) add({"-t", std::to_string(options_.model.n_threads)});
+  if (how.isa != Isa::automatic) add({"--isa", isa_name(how.isa)});
+  using Device = ModelOptions::Device::Kind;
+  if (options_.model.device.kind == Device::cpu) add({"--device", "cpu"});
+  if (options_.model.device.kind == Device::cuda) {
+    add({"--device", fmt::format("cuda:{}", options_.model.device.index)});
+  }
+  const std::string mode = plan_->mode(cell.mode);
+  if (mode == "ordinary") {
+    add({"--draft", "off"});
+  } else if (task.draft.drafts >= 0) {
+    add({"--drafts", std::to_string(task.draft.drafts)});
+  } else {
+    add({"--draft", mode});
+  }
+  const std::string& program = programs_[static_cast<std::size_t>(cell.build)];
+  const ChildEnd end = run_child(program, args);
+  fs::remove(ids_path);
+  if (end.status != 0) {
+    throw Error(Exit::fault,
+                fmt::format("{}: {} with status {}: {}", program,
+                            end.signal != 0 ? fmt::format("ended by signal {}", end.signal)
+                                            : std::string("ended"),
+                            end.status, receipts::inert(end.errors)));
+  }
+  std::uint64_t& peak = costs_.peaks[cell.build];
+  peak = std::max(peak, end.peak_bytes);
+}
+
+std::int64_t BenchRuns::run() {
+  std::set<std::int64_t> found;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const std::string path = entry.path().string();
+    if (!receipts::is_receipt_name(path)) continue;
+    const receipts::Receipt receipt = receipts::read_receipt(path);
+    if (receipt.body.string_at("series.plan") == plan_->rid()) {
+      found.insert(receipt.body.int_at("series.cell"));
+    }
+  }
+  n_found_ = static_cast<std::int64_t>(found.size());
+  measure_ceilings();
+  if (!drives_children()) {
+    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+      for (const std::string& mode : options_.modes) warm_up(i, mode);
+    }
+  }
+  if (options_.scripted_rate) {
+    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+      for (std::size_t k = 0; k < prompts_.size() && !interrupt_flag(); ++k) {
+        status_.show(fmt::format("asking for the reply to {}", prompts_[k].name));
+        Task ordinary = tasks_[i][k];
+        ordinary.draft = parse_mode("ordinary");
+        sequences_[i]->reset();
+        Reply reply = sessions_[i]->rehearse(*sequences_[i], ordinary, interrupt_flag());
+        scripts_[{i, k}] = std::make_shared<Script>(
+            Script{std::move(reply.ids), *options_.scripted_rate, options_.seed});
+      }
+    }
+  }
+  std::vector<Cell> order(static_cast<std::size_t>(plan_->n_cells()));
+  for (std::int64_t number = 0; number < plan_->n_cells(); ++number) {
+    const Cell cell = plan_->cell(number);
+    order[static_cast<std::size_t>(cell.index)] = cell;
+  }
+  std::int64_t n_left = 0;
+  for (const Cell& cell : order) {
+    if (found.contains(cell.number)) continue;
+    if (interrupt_flag()) {
+      ++n_left;
+      continue;
+    }
+    status_.show(fmt::format("{}/{}  {} {} {}", cell.index + 1, order.size(),
+                             receipts::inert(plan_->prompt_name(cell.prompt)),
+                             receipts::inert(plan_->build_name(cell.build)),
+                             plan_->mode(cell.mode)));
+    drives_children() ? run_elsewhere(cell) : run_here(cell);
+  }
+  status_.clear();
+  return n_left;
+}
+
+}  // namespace bolt

@@ -1,0 +1,100 @@
+// `bolt bench`'s timed runs: seals a plan, warms up, runs every planned cell once in its order, and
+// leaves a receipt of each. What they come to is bench_report.h's, which reads those receipts.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cmd/bench_prompts.h"
+#include "cmd/options.h"
+#include "cmd/session.h"
+#include "cmd/status_line.h"
+#include "receipts/plan.h"
+
+namespace bolt {
+
+struct BenchOptions {
+  std::vector<std::string> packages;
+  std::string prompts_file;
+  // -p, -n, -d. With a prompts file, n_reply is one number, the limit of each reply.
+  std::vector<std::int64_t> n_prompt, n_reply, depth;
+  std::vector<std::string> modes;
+  std::vector<std::string> against;  // executables of other builds
+  bool null = false;                 // this build against itself
+  bool costs = false;
+  bool no_think = false, ignore_eos = false;
+  int passes = 5;
+  std::string resume;                   // folder of an earlier, unfinished bench
+  std::optional<double> scripted_rate;  // drafts come from the known reply, right at this rate
+  float temperature = 0;
+  std::uint64_t seed = 1;
+  ModelOptions model;
+  HowOptions how;
+  SayOptions say;
+  ReceiptOptions receipt;
+};
+
+// What is known of one package besides its runs.
+struct BenchPackage {
+  std::string name;
+  std::uint64_t bytes_of_row = 0;  // weights that an ordinary pass reads
+  double ceiling = 0;              // bytes a second that memory gives; 0 on a GPU
+  std::string cost_file;           // with --costs: its table, once it was measured
+};
+
+// What the runs of this invocation cost besides their own time.
+struct BenchCosts {
+  std::vector<std::int64_t> seal_ns, run_ns;    // of each run made in this process
+  std::map<std::int64_t, std::uint64_t> peaks;  // by build: largest resident set
+};
+
+class BenchRuns {
+ public:
+  // Opens packages, reads prompts, and makes the plan, or reads it back where a bench is resumed.
+  explicit BenchRuns(const BenchOptions& options);
+
+  // Runs what the plan lists and the folder lacks. An interrupt ends it after the run at hand; the
+  // number of cells that were not run is what comes back.
+  std::int64_t run();
+
+  const std::string& folder() const { return folder_; }
+  const receipts::Plan& plan() const { return *plan_; }
+  const std::vector<BenchPackage>& packages() const { return about_; }
+  const std::vector<BenchPrompt>& prompts() const { return prompts_; }
+  const BenchCosts& costs() const { return costs_; }
+  receipts::Device device() const { return sessions_.front()->device_facts(); }
+  bool is_resumed() const { return n_found_ > 0; }
+
+ private:
+  void open_sessions();
+  void read_prompts();
+  void make_tasks();
+  void make_plan();
+  receipts::PlanFacts plan_facts() const;
+  void measure_ceilings();
+  void warm_up(std::size_t package, const std::string& mode);
+  Task task(const receipts::Cell& cell) const;
+  void run_here(const receipts::Cell& cell);
+  void run_elsewhere(const receipts::Cell& cell);
+  bool drives_children() const { return !options_.against.empty(); }
+
+  const BenchOptions options_;
+  std::string folder_;
+  std::vector<std::string> programs_;  // of each planned build
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<BenchPackage> about_;
+  std::vector<BenchPrompt> prompts_;
+  std::vector<std::vector<Task>> tasks_;  // [package][prompt]
+  std::map<std::pair<std::size_t, std::size_t>, std::shared_ptr<const Script>> scripts_;
+  std::unique_ptr<receipts::Plan> plan_;
+  std::string plan_path_;
+  std::int64_t n_found_ = 0;
+  BenchCosts costs_;
+  StatusLine status_;
+};
+
+}  // namespace bolt

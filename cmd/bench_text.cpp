@@ -1,0 +1,289 @@
+// The table as people and programs read it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "cmd/bench_report.h"
+#include "core/base/file_map.h"
+#include "core/base/json.h"
+#include "core/engine/cost_table.h"
+#include "receipts/display.h"
+
+namespace bolt {
+namespace {
+
+using Cells = std::vector<std::string>;
+
+std::string shown(const Spread& spread, int digits) {
+  return spread.n == 0 ? "-" : fmt::format("{:.{}f}", spread.median, digits);
+}
+
+std::string ratio_text(const BenchRow& row) {
+  if (!row.ratio.known()) return row.base.empty() ? "base" : "-";
+  return fmt::format("{:.2f}x {} ({:.2f}-{:.2f})", row.ratio.value, row.base, row.ratio.low,
+                     row.ratio.high);
+}
+
+// Columns that say the same in every row are left out.
+std::string md_table(const BenchTable& table) {
+  const auto differ = [&](std::string BenchRow::*field) {
+    std::set<std::string> seen;
+    for (const BenchRow& row : table.rows) seen.insert(row.*field);
+    return seen.size() > 1;
+  };
+  const bool packages = differ(&BenchRow::package), builds = differ(&BenchRow::build);
+  const bool ceilings = std::ranges::any_of(table.rows, &BenchRow::ceiling);
+  std::vector<Cells> lines;
+  Cells head;
+  if (packages) head.emplace_back("package");
+  if (builds) head.emplace_back("build");
+  for (const char* name : {"mode", "length", "runs", "TTFT ms", "prompt t/s", "decode t/s", "+-",
+                           "speed (99%)", "t/pass", "accepted"}) {
+    head.emplace_back(name);
+  }
+  if (ceilings) head.emplace_back("GB/s");
+  head.emplace_back("tokens");
+  lines.push_back(head);
+  for (const BenchRow& row : table.rows) {
+    Cells cells;
+    if (packages) cells.push_back(row.package);
+    if (builds) cells.push_back(row.build);
+    cells.insert(cells.end(),
+                 {row.mode, row.group, std::to_string(row.n_runs), shown(row.ttft_ms, 1),
+                  shown(row.prompt_rate, 1), shown(row.decode_rate, 2),
+                  fmt::format("{:.1f}%", 100 * row.noise), ratio_text(row)});
+    cells.push_back(row.n_target > 0 ? fmt::format("{:.2f}", row.tokens_per_pass) : "-");
+    cells.push_back(row.n_drafted > 0
+                        ? fmt::format("{:.0f}%", 100.0 * static_cast<double>(row.n_accepted) /
+                                                     static_cast<double>(row.n_drafted))
+                        : "-");
+    if (ceilings) {
+      cells.push_back(row.ceiling > 0 ? fmt::format("{:.2f} ({:.0f}%)", row.bytes_per_s / 1e9,
+                                                    100 * row.bytes_per_s / row.ceiling)
+                                      : "-");
+    }
+    cells.push_back(row.equal ? "equal" : "DIFFER");
+    lines.push_back(std::move(cells));
+  }
+  std::vector<std::size_t> widths(head.size());
+  for (const Cells& cells : lines) {
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+  }
+  const auto is_left = [&](std::size_t i) {
+    return head[i] == "package" || head[i] == "build" || head[i] == "mode" || head[i] == "length";
+  };
+  std::string text;
+  for (std::size_t k = 0; k < lines.size(); ++k) {
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      text += is_left(i) ? fmt::format("| {:<{}} ", lines[k][i], widths[i])
+                         : fmt::format("| {:>{}} ", lines[k][i], widths[i]);
+    }
+    text += "|\n";
+    if (k > 0) continue;
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      const std::string dashes(widths[i] + 1, '-');
+      text += is_left(i) ? "|:" + dashes : "|" + dashes + ":";
+    }
+    text += "|\n";
+  }
+  return text;
+}
+
+// Forty eighth-filled cells a bar.
+std::string bar(double share) {
+  constexpr int kCells = 40;
+  constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = static_cast<int>(std::clamp(share, 0.0, 1.0) * kCells * 8 + 0.5);
+  std::string text;
+  for (int i = 0; i < eighths / 8; ++i) text += "█";
+  return text + kEighths[eighths % 8];
+}
+
+// Of the drafts of each depth that were reached, how many were right.
+std::string acceptance_plots(const BenchTable& table) {
+  std::string text;
+  const std::string last = table.rows.back().group;
+  for (const BenchRow& row : table.rows) {
+    if (row.group != last || row.n_drafted == 0 || row.accepted_at.empty()) continue;
+    text += fmt::format("\naccepted by depth, {} {} {} ({}), of {} passes\n", row.package,
+                        row.build, row.mode, row.group, row.n_target);
+    for (std::size_t i = 0; i < row.accepted_at.size(); ++i) {
+      const double share =
+          static_cast<double>(row.accepted_at[i]) / static_cast<double>(row.n_target);
+      text += fmt::format("{:>3} {:5.1f}% {}\n", i + 1, 100 * share, bar(share));
+    }
+  }
+  return text;
+}
+
+std::vector<CostTable> cost_tables(const BenchRuns& runs) {
+  std::vector<CostTable> tables;
+  for (const BenchPackage& package : runs.packages()) {
+    if (package.cost_file.empty() || !path_exists(package.cost_file)) continue;
+    tables.push_back(CostTable::parse(package.cost_file, read_file(package.cost_file)));
+  }
+  return tables;
+}
+
+std::string cost_plots(const BenchRuns& runs) {
+  std::string text;
+  const std::vector<CostTable> tables = cost_tables(runs);
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const CostTable& costs = tables[i];
+    text += fmt::format(
+        "\nV[r], what a window of r rows costs, {}: V[1] {:.3f} ms, head level "
+        "{:.3f} ms\n",
+        runs.packages()[i].name, costs.window(1) / 1e6, costs.level(false) / 1e6);
+    for (int r = 1; r <= kWindowRowsMax; ++r) {
+      text += fmt::format("{:>3} {:6.2f} {}\n", r, costs.window(r) / costs.window(1),
+                          bar(costs.window(r) / costs.window(kWindowRowsMax)));
+    }
+  }
+  return text;
+}
+
+std::string verdict(const BenchTable& table, const BenchRuns& runs) {
+  std::string text = fmt::format("{} of {} planned runs; ", table.n_found, table.n_planned);
+  if (!table.not_comparable.empty()) {
+    text += "NOT COMPARABLE: " + table.not_comparable + "\n";
+  } else {
+    text += table.equal ? "tokens equal in all of them\n"
+                        : fmt::format("tokens DIFFER in {}\n", table.divergences.size());
+  }
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0; i < table.divergences.size() && i < kShown; ++i) {
+    text += "  " + receipts::inert(table.divergences[i]) + "\n";
+  }
+  if (table.divergences.size() > kShown) {
+    text += fmt::format("  and {} more\n", table.divergences.size() - kShown);
+  }
+  for (const std::string& claim : table.claims)
+    text += "null: a difference is claimed: " + claim + "\n";
+  for (const auto& [build, peak] : runs.costs().peaks) {
+    text += fmt::format("memory at most {:.0f} MB ({})\n", static_cast<double>(peak) / 1e6,
+                        runs.plan().build_name(build));
+  }
+  for (const BenchPackage& package : runs.packages()) {
+    text += fmt::format("{}: one row reads {:.1f} MB of weights", package.name,
+                        static_cast<double>(package.bytes_of_row) / 1e6);
+    text += package.ceiling > 0 ? fmt::format(", memory gives {:.2f} GB/s\n", package.ceiling / 1e9)
+                                : std::string("\n");
+  }
+  if (table.receipt_ms > 0) {
+    text += fmt::format("receipts cost {:.2f} ms a run, {:.2f}% of it\n", table.receipt_ms,
+                        100 * table.receipt_share);
+  }
+  return text + "receipts in " + runs.folder() + "\n";
+}
+
+void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
+  if (spread.n == 0) return;
+  json.key(name).begin_object().member("median", spread.median).member("low", spread.low);
+  json.member("high", spread.high).end_object();
+}
+
+void write_row(JsonWriter& json, const BenchRow& row) {
+  json.begin_object().member("package", row.package).member("build", row.build);
+  json.member("mode", row.mode).member("length", row.group).member("prompts", row.n_prompts);
+  json.member("runs", row.n_runs).member("tokens", row.n_tokens);
+  write_spread(json, "ttft_ms", row.ttft_ms);
+  write_spread(json, "prompt_tok_per_s", row.prompt_rate);
+  write_spread(json, "decode_tok_per_s", row.decode_rate);
+  json.member("noise", row.noise);
+  if (row.ratio.known()) {
+    json.key("speed").begin_object().member("times", row.ratio.value).member("low", row.ratio.low);
+    json.member("high", row.ratio.high).member("confidence", kConfidence).member("of", row.base);
+    json.member("differs", row.ratio.differs()).end_object();
+  }
+  json.member("target_passes", row.n_target).member("tokens_per_pass", row.tokens_per_pass);
+  json.member("drafted", row.n_drafted).member("accepted", row.n_accepted);
+  json.member("accepted_at", row.accepted_at);
+  if (row.bytes_per_s > 0) json.member("weight_bytes_per_s", row.bytes_per_s);
+  if (row.ceiling > 0) json.member("read_ceiling_bytes_per_s", row.ceiling);
+  json.member("equal", row.equal);
+  if (!row.divergence.empty()) json.member("divergence", row.divergence);
+  json.end_object();
+}
+
+std::string json_table(const BenchTable& table, const BenchRuns& runs) {
+  JsonWriter json(1);
+  json.begin_object().member("plan", runs.plan().rid()).member("planned", table.n_planned);
+  json.member("runs", table.n_found).member("equal", table.equal);
+  json.member("comparable", table.not_comparable.empty());
+  json.member("divergences", table.divergences).member("claims", table.claims);
+  json.key("rows").begin_array();
+  for (const BenchRow& row : table.rows) write_row(json, row);
+  json.end_array();
+  json.key("packages").begin_array();
+  const std::vector<CostTable> costs = cost_tables(runs);
+  for (std::size_t i = 0; i < runs.packages().size(); ++i) {
+    const BenchPackage& package = runs.packages()[i];
+    json.begin_object().member("name", package.name);
+    json.member("row_bytes", package.bytes_of_row);
+    if (package.ceiling > 0) json.member("read_ceiling_bytes_per_s", package.ceiling);
+    if (i < costs.size()) json.key("costs").raw(costs[i].json());
+    json.end_object();
+  }
+  json.end_array();
+  json.key("peak_bytes").begin_object();
+  for (const auto& [build, peak] : runs.costs().peaks)
+    json.member(runs.plan().build_name(build), peak);
+  json.end_object();
+  json.member("receipt_ms", table.receipt_ms).member("receipt_share", table.receipt_share);
+  json.member("folder", runs.folder());
+  return json.end_object().take() + "\n";
+}
+
+std::string csv_table(const BenchTable& table) {
+  std::string text =
+      "package,build,mode,length,prompts,runs,tokens,ttft_ms,prompt_tok_per_s,decode_tok_per_s,"
+      "noise,"
+      "speed,speed_low,speed_high,speed_of,target_passes,tokens_per_pass,drafted,accepted,"
+      "weight_bytes_per_s,read_ceiling_bytes_per_s,equal,divergence\n";
+  const auto quoted = [](std::string word) {
+    if (word.find_first_of(",\"\n") == std::string::npos) return word;
+    for (std::size_t at = 0; (at = word.find('"', at)) != std::string::npos; at += 2) {
+      word.insert(at, 1, '"');
+    }
+    return "\"" + word + "\"";
+  };
+  for (const BenchRow& row : table.rows) {
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+                        quoted(row.package), quoted(row.build), row.mode, row.group, row.n_prompts,
+                        row.n_runs, row.n_tokens, row.ttft_ms.median, row.prompt_rate.median,
+                        row.decode_rate.median, row.noise, row.ratio.value, row.ratio.low,
+                        row.ratio.high, quoted(row.base), row.n_target, row.tokens_per_pass,
+                        row.n_drafted, row.n_accepted, row.bytes_per_s, row.ceiling,
+                        row.equal ? "true" : "false", quoted(row.divergence));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string bench_text(const BenchTable& table, const BenchRuns& runs, BenchFormat format,
+                       bool plots) {
+  switch (format) {
+    case BenchFormat::json:
+      return json_table(table, runs);
+    case BenchFormat::csv:
+      return csv_table(table);
+    case BenchFormat::jsonl: {
+      std::string text;
+      for (const BenchRow& row : table.rows) {
+        JsonWriter json;
+        write_row(json, row);
+        text += json.take() + "\n";
+      }
+      return text;
+    }
+    case BenchFormat::md:
+      break;
+  }
+  if (table.rows.empty()) return verdict(table, runs);
+  return md_table(table) + "\n" + verdict(table, runs) +
+         (plots ? acceptance_plots(table) : std::string()) + cost_plots(runs);
+}
+
+}  // namespace bolt
