@@ -89,7 +89,8 @@ void add_how_options(CLI::App& app, HowOptions& options) {
   add_choice<KvKind>(app, "--kv", options.kv, {{"i16", KvKind::i16}, {"f32", KvKind::f32}},
                      "Attention cache (i16); f32 is the slow reference, another contract variant")
       ->group(group);
-  add_integer(app, "--chunk", options.chunk_rows, 1, kChunkRowsMax, "Prompt rows a pass (512; 2048 on a GPU)")
+  add_integer(app, "--chunk", options.chunk_rows, 1, kChunkRowsMax,
+              "Prompt rows a pass (512; 2048 on a GPU)")
       ->group(group);
   add_integer(app, "--window", options.window_rows, 1, kWindowRowsMax,
               "Most rows of a decoding pass (32)")

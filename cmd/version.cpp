@@ -5,7 +5,6 @@
 #include <pcre2.h>
 
 #include <CLI/Version.hpp>
-
 #include <string>
 
 #include "cmd/build_info.h"

@@ -17,7 +17,8 @@
 namespace bolt {
 namespace {
 
-// A chunk reads all weights once: a GPU, whose arithmetic is faster, needs more rows to be worth it.
+// A chunk reads all weights once: a GPU, whose arithmetic is faster, needs more rows to be worth
+// it.
 constexpr int kHostChunkRows = 512, kDeviceChunkRows = 2048;
 constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
 
