@@ -90,12 +90,23 @@ BOLT_DEV void e2m1_to_s8(std::uint32_t codes, std::uint32_t& low, std::uint32_t&
 }
 
 // The same by halves of a group, slots 0, 1, 4, 5 and 2, 3, 6, 7, as twice the values plus 12.
-BOLT_DEV void e2m1_halves_plus_12(std::uint32_t codes, std::uint32_t& half0, std::uint32_t& half1) {
-  constexpr std::uint32_t kPositive0 = 0x0f0e0d0cu, kPositive1 = 0x18141210u;
-  constexpr std::uint32_t kNegative0 = 0x090a0b0cu, kNegative1 = 0x00040608u;
+// The tables' first words are kept in registers: an instruction takes one constant, and the
+// compiler would load the other anew for each.
+struct E2m1Tables {
+  std::uint32_t positive, negative;
+  BOLT_DEV E2m1Tables() {
+    asm volatile("mov.u32 %0, 0x0f0e0d0c;" : "=r"(positive));
+    asm volatile("mov.u32 %0, 0x090a0b0c;" : "=r"(negative));
+  }
+};
+BOLT_DEV void e2m1_halves_plus_12(const E2m1Tables& tables, std::uint32_t codes,
+                                  std::uint32_t& half0, std::uint32_t& half1) {
+  constexpr std::uint32_t kPositive1 = 0x18141210u, kNegative1 = 0x00040608u;
   const std::uint32_t c0 = __byte_perm(codes, 0, 0x4420), c1 = __byte_perm(codes, 0, 0x4431);
-  half0 = prmt_raw(kPositive0, kPositive1, c0) | prmt_raw(kNegative0, kNegative1, c0 ^ 0x8888u);
-  half1 = prmt_raw(kPositive0, kPositive1, c1) | prmt_raw(kNegative0, kNegative1, c1 ^ 0x8888u);
+  half0 = prmt_raw(tables.positive, kPositive1, c0) |
+          prmt_raw(tables.negative, kNegative1, c0 ^ 0x8888u);
+  half1 = prmt_raw(tables.positive, kPositive1, c1) |
+          prmt_raw(tables.negative, kNegative1, c1 ^ 0x8888u);
 }
 // Bytes less 12; the borrowed top bit keeps bytes apart.
 BOLT_DEV std::uint32_t minus_12(std::uint32_t bytes) {

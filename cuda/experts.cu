@@ -47,14 +47,14 @@ BOLT_DEV void route_row(const RouteArgs& a, int row) {
     float logit = 0.0f;
     if (a.leaves != nullptr) {
       const float* leaf = a.leaves + static_cast<std::int64_t>(row) * a.n_leaves * width + e;
-      for (int i = 0; i < a.n_leaves; i += 16) {
-        float some[16];
+      for (int i = 0; i < a.n_leaves; i += 48) {
+        float some[48];
 #pragma unroll
-        for (int j = 0; j < 16; ++j) {
+        for (int j = 0; j < 48; ++j) {
           if (i + j < a.n_leaves) some[j] = __ldcg(leaf + (i + j) * width);
         }
 #pragma unroll
-        for (int j = 0; j < 16; ++j) {
+        for (int j = 0; j < 48; ++j) {
           if (i + j < a.n_leaves) logit = add_rn(logit, some[j]);
         }
       }
@@ -186,19 +186,6 @@ __global__ void __launch_bounds__(1024) gather_slots(SlotArgs a) {
   gather(a);
 }
 
-// Whether this block is the last of n to come here; the counter is 0 again then.
-BOLT_DEV bool ends_last(unsigned* counter, unsigned n, bool& shared) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared = atomicAdd(counter, 1u) + 1 == n;
-    if (shared) *counter = 0;
-  }
-  __syncthreads();
-  if (shared) __threadfence();
-  return shared;
-}
-
 // One row has a slot for each of its choices, in order.
 BOLT_DEV void place_slots(const SlotArgs& a, int n_rows) {
   if (n_rows > 1) return gather(a);
@@ -211,10 +198,8 @@ BOLT_DEV void place_slots(const SlotArgs& a, int n_rows) {
 }
 
 // Grid (tiles, segments), 128 threads: warp t is chain t of the segment, lane = expert of the tile.
-// The last block to end routes, if asked to.
 template <Format F>
-__global__ void __launch_bounds__(128) router_leaves(RouterArgs a, RouteSlotsArgs then) {
-  __shared__ bool is_last;
+__global__ void __launch_bounds__(128) router_leaves(RouterArgs a) {
   __shared__ float x[kSegmentGroups * kGroupCols];
   constexpr int kSteps = kSegmentGroups * 4;
   const int lane = threadIdx.x & 31, t = threadIdx.x >> 5, tile = blockIdx.x, segment = blockIdx.y;
@@ -248,13 +233,6 @@ __global__ void __launch_bounds__(128) router_leaves(RouterArgs a, RouteSlotsArg
                  (gridDim.x * kTileRows) +
              tile * kTileRows + lane] = acc;
   }
-  if (!a.routes || !ends_last(then.n_done, gridDim.x * gridDim.y, is_last)) return;
-  for (int row = 0; row < a.n_rows; ++row) {
-    __syncthreads();
-    route_row(then.route, row);
-  }
-  __syncthreads();
-  place_slots(then.slots, a.n_rows);
 }
 
 // Block = one row; the block that ends last gathers.
@@ -263,7 +241,18 @@ __global__ void __launch_bounds__(kRouteThreads) route_and_gather(RouteSlotsArgs
   wait_for_earlier_kernels();
   let_next_kernel_start();  // what runs beside this reads nothing of it
   route_row(a.route, blockIdx.x);
-  if (ends_last(a.n_done, gridDim.x, is_last)) place_slots(a.slots, gridDim.x);
+  if (gridDim.x > 1) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(a.n_done, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *a.n_done = 0;
+  } else {
+    __syncthreads();
+  }
+  place_slots(a.slots, gridDim.x);
 }
 
 __global__ void __launch_bounds__(128) combine_rows(CombineArgs a) {
@@ -300,13 +289,13 @@ void launch_route(const RouteArgs& a, cudaStream_t stream) {
   launch(route_rows, dim3(static_cast<unsigned>(a.n_rows)), dim3(kRouteThreads), 0, stream, a);
 }
 
-void launch_router(const RouterArgs& a, const RouteSlotsArgs& then, cudaStream_t stream) {
+void launch_router(const RouterArgs& a, cudaStream_t stream) {
   const int n_segments = (n_groups(a.n_cols) + kSegmentGroups - 1) / kSegmentGroups;
   const dim3 grid(static_cast<unsigned>(n_tiles(a.n_experts)), static_cast<unsigned>(n_segments));
   auto* kernel = a.format == Format::f32    ? router_leaves<Format::f32>
                  : a.format == Format::bf16 ? router_leaves<Format::bf16>
                                             : router_leaves<Format::f16>;
-  launch(kernel, grid, dim3(128), 0, stream, a, then);
+  launch(kernel, grid, dim3(128), 0, stream, a);
 }
 
 void launch_route_slots(const RouteSlotsArgs& a, cudaStream_t stream) {

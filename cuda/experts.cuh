@@ -20,9 +20,7 @@ struct RouterArgs {
   const float* x = nullptr;
   std::int64_t x_stride = 0;
   float* leaves = nullptr;
-  bool routes = false;  // the last block to end routes, too: for rows so few that it ends soon
 };
-inline constexpr int kRouterRoutesRows = 2;
 
 struct RouteArgs {
   int n_rows = 0, n_experts = 0, top_k = 0, n_router_groups = 1, top_k_groups = 1;
@@ -77,8 +75,7 @@ inline constexpr int kDeviceExpertsMax = 1024;
 
 // Slots that n_rows rows may need at most.
 int slots_bound(int n_rows, int top_k, int n_experts, int slot_rows);
-// `then` is run by the last block if args.routes, and must be launched otherwise.
-void launch_router(const RouterArgs& args, const RouteSlotsArgs& then, cudaStream_t stream);
+void launch_router(const RouterArgs& args, cudaStream_t stream);
 void launch_route_slots(const RouteSlotsArgs& args, cudaStream_t stream);
 void launch_route(const RouteArgs& args, cudaStream_t stream);
 void launch_slots(const SlotArgs& args, cudaStream_t stream);

@@ -10,11 +10,11 @@
 
 namespace bolt::cuda {
 
-// How a kernel stands to those beside it in the stream. Kernels that read what an earlier one
-// wrote, and nothing of each other's, run at once: the leader lets the next start when its own
-// inputs are there, so a follower finds them there, too, and waits only at its end, so that whoever
-// waits for it has waited for all.
-enum class Order { alone, leader, follower };
+// How a kernel stands to those beside it in the stream. A linear lets the next kernel start when
+// its own inputs are there. A follower, which reads nothing of the kernel before it, finds its
+// inputs there, too, and runs beside it; it waits only at its end, so that whoever waits for it has
+// waited for all.
+enum class Order { ordinary, follower };
 
 // One matrix for all rows, or (slots) one expert's matrix for each slot of up to `slot_rows` rows.
 struct LinearArgs {
@@ -33,7 +33,7 @@ struct LinearArgs {
   std::int64_t plus_stride = 0;
   std::uint8_t* marked = nullptr;
   QuantOut quantised;  // where the outputs go quantised, if anywhere; n_out a multiple of 32
-  Order order = Order::alone;
+  Order order = Order::ordinary;
   // Experts only: how many slots are in use, and per slot its expert; per place the input row, the
   // output row (-1: none) and the call's row to mark.
   const int* n_slots = nullptr;  // null: max_slots
@@ -55,7 +55,7 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
 
 #ifdef __CUDACC__
 BOLT_DEV void enter(Order order) {
-  if (order != Order::leader) let_next_kernel_start();
+  if (order == Order::follower) let_next_kernel_start();
 }
 // Before the rows are read; weights may be read earlier.
 BOLT_DEV void wait_for_rows(Order order) {
@@ -64,7 +64,7 @@ BOLT_DEV void wait_for_rows(Order order) {
     return;
   }
   wait_for_earlier_kernels();
-  if (order == Order::leader) let_next_kernel_start();
+  let_next_kernel_start();
 }
 // Before slots are read: they say which weights to ask for.
 template <bool Slots>

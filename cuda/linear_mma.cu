@@ -61,6 +61,7 @@ template <>
 struct Fragment<Format::nvfp4> {
   uint4 words;
   uint2 scales;  // e4m3 of four outputs, half 0 and half 1
+  const E2m1Tables tables;
 
   BOLT_DEV void read(const std::byte* block, int g, int t) {
     words = *reinterpret_cast<const uint4*>(block + t * 128 + ((g ^ (2 * t)) << 4));
@@ -75,7 +76,7 @@ struct Fragment<Format::nvfp4> {
       float s0[2], s1[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        e2m1_halves_plus_12(w[2 * m + i], half0[i], half1[i]);
+        e2m1_halves_plus_12(tables, w[2 * m + i], half0[i], half1[i]);
         half0[i] = minus_12(half0[i]);
         half1[i] = minus_12(half1[i]);
         s0[i] = e4m3_scale((scales.x >> (8 * (2 * m + i))) & 0xff);
@@ -122,6 +123,8 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
   const int g = lane >> 2, t = lane & 3, tile = blockIdx.x;
   auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride);
   enter(a.order);
+  WeightQueue<F> queue;
+  queue.prepare(shared + warp * WeightQueue<F>::kStride, lane);
   wait_for_slots<Slots>(a);
 
   const std::uint8_t* weights = a.weights;
@@ -136,9 +139,7 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
     gain = a.gains[0];
   }
   const int n_groups = a.n_groups, n_segments = (n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  WeightQueue<F> queue;
-  queue.start(shared + warp * WeightQueue<F>::kStride,
-              weights + static_cast<std::int64_t>(tile) * n_groups * block_bytes(F), n_groups, warp,
+  queue.start(weights + static_cast<std::int64_t>(tile) * n_groups * block_bytes(F), n_groups, warp,
               n_warps, lane);
   if (!Slots || a.slots_ready) wait_for_rows(a.order);  // the weights are on their way
 
@@ -183,12 +184,12 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[n][i][0] = acc[n][i][1] = 0.0f;
       }
+      Fragment<F> fragment;
       RowGroup<NN> x[2];
       load_rows(x[0], first);
       for (int group = first; group < last; group += 2) {
         if (group + 1 < last) load_rows(x[1], group + 1);
-        const std::byte* pair = queue.front();
-        Fragment<F> fragment;
+        const std::byte* pair = queue.ring + queue.wait_front();
         fragment.read(pair, g, t);
         fragment.template add<NN>(x[0].codes, x[0].scale, acc);
         if (group + 2 < last) load_rows(x[0], group + 2);

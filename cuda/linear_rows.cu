@@ -18,6 +18,14 @@ __device__ __forceinline__ int dot(std::uint32_t w, std::uint32_t x, int sum) {
   return __dp4a(static_cast<int>(w), static_cast<int>(x), sum);
 }
 
+// Where a lane, which is an output, finds its codes and scales in a ring's first block; other
+// blocks are constant offsets away. Kept in registers: the compiler would work them out for each
+// group.
+struct LanePlace {
+  const std::byte* words[4];
+  const std::byte* scale;
+};
+
 // One group of 32 columns of a tile of 32 outputs in shared memory, lane = output.
 template <Format F>
 struct Group;
@@ -27,14 +35,23 @@ struct Group<Format::q8> {
   std::uint32_t w[8];  // [plane][t]
   float s;
 
-  BOLT_DEV void read(const std::byte* block, int lane) {
-    const auto* words = reinterpret_cast<const std::uint32_t*>(block);
+  BOLT_DEV static LanePlace place(const std::byte* ring, int lane) {
+    LanePlace at;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) at.words[t] = ring + word_index(t, lane) * 4;
+    at.scale = ring + 1024 + 2 * lane;
+    return at;
+  }
+  BOLT_DEV void read(const LanePlace& at, int offset) {
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane) {
 #pragma unroll
-      for (int t = 0; t < 4; ++t) w[plane * 4 + t] = words[plane * 128 + word_index(t, lane)];
+      for (int t = 0; t < 4; ++t) {
+        w[plane * 4 + t] =
+            *reinterpret_cast<const std::uint32_t*>(at.words[t] + offset + plane * 512);
+      }
     }
-    s = __half2float(__ushort_as_half(reinterpret_cast<const unsigned short*>(block + 1024)[lane]));
+    s = __half2float(__ushort_as_half(*reinterpret_cast<const unsigned short*>(at.scale + offset)));
   }
   // x0, x1: the row's codes in slot order; sa its scale.
   BOLT_DEV float add(const uint4& x0, const uint4& x1, const int2&, float sa, float acc) const {
@@ -49,17 +66,24 @@ struct Group<Format::q8> {
 
 template <>
 struct Group<Format::nvfp4> {
+  const E2m1Tables tables;
   std::uint32_t half0[4], half1[4];  // twice the values plus 12
   float s0, s1;
 
-  BOLT_DEV void read(const std::byte* block, int lane) {
-    const auto* words = reinterpret_cast<const std::uint32_t*>(block);
+  BOLT_DEV static LanePlace place(const std::byte* ring, int lane) {
+    LanePlace at;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) at.words[t] = ring + word_index(t, lane) * 4;
+    at.scale = ring + 512 + (lane >> 2) * 8 + (lane & 3);
+    return at;
+  }
+  BOLT_DEV void read(const LanePlace& at, int offset) {
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      e2m1_halves_plus_12(words[word_index(t, lane)], half0[t], half1[t]);
+      e2m1_halves_plus_12(tables, *reinterpret_cast<const std::uint32_t*>(at.words[t] + offset),
+                          half0[t], half1[t]);
     }
-    const auto* scales =
-        reinterpret_cast<const std::uint8_t*>(block) + 512 + (lane >> 2) * 8 + (lane & 3);
+    const auto* scales = reinterpret_cast<const std::uint8_t*>(at.scale + offset);
     s0 = e4m3_scale(scales[0]);
     s1 = e4m3_scale(scales[4]);
   }
@@ -142,13 +166,15 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
   auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride +
                                               n_warps * kRowsBytes<F, R>);
   enter(a.order);
+  WeightQueue<F> queue;
+  queue.prepare(shared + warp * WeightQueue<F>::kStride, lane);
+  const LanePlace at = Group<F>::place(queue.ring, lane);
+  Group<F> group;
   wait_for_slots<Slots>(a);
   RowMap<R, Slots> rows;
   if (!rows.find(a, blockIdx.y)) return;
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  WeightQueue<F> queue;
-  queue.start(shared + warp * WeightQueue<F>::kStride,
-              rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * block_bytes(F),
+  queue.start(rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * block_bytes(F),
               a.n_groups, warp, n_warps, lane);
   if (!Slots || a.slots_ready) wait_for_rows(a.order);  // the weights are on their way
 
@@ -188,22 +214,30 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
     float acc[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) acc[r] = 0.0f;
-    for (int g = 0; g < count; g += 2) {
-      const std::byte* pair = queue.front();
+    const auto add_group = [&](int g, int offset) {
+      group.read(at, offset);
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (g + u < count) {
-          Group<F> group;
-          group.read(pair + u * block_bytes(F), lane);
-#pragma unroll
-          for (int r = 0; r < R; ++r) {
-            const int at = r * kSegmentGroups + g + u;
-            const int2 twelve = F == Format::nvfp4 ? twelves[at] : int2{0, 0};
-            acc[r] = group.add(codes[2 * at], codes[2 * at + 1], twelve, scales[at], acc[r]);
-          }
-        }
+      for (int r = 0; r < R; ++r) {
+        const int i = r * kSegmentGroups + g;
+        const int2 twelve = F == Format::nvfp4 ? twelves[i] : int2{0, 0};
+        acc[r] = group.add(codes[2 * i], codes[2 * i + 1], twelve, scales[i], acc[r]);
       }
-      queue.pop(lane);
+    };
+    if (count == kSegmentGroups) {
+#pragma unroll
+      for (int g = 0; g < kSegmentGroups; g += 2) {
+        const int offset = queue.wait_front();
+        add_group(g, offset);
+        add_group(g + 1, offset + block_bytes(F));
+        queue.pop(lane);
+      }
+    } else {
+      for (int g = 0; g < count; g += 2) {
+        const int offset = queue.wait_front();
+        add_group(g, offset);
+        if (g + 1 < count) add_group(g + 1, offset + block_bytes(F));
+        queue.pop(lane);
+      }
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) sums[(segment * R + r) * 32 + lane] = acc[r];

@@ -5,7 +5,6 @@
 
 #include "core/pack/graph.h"
 #include "cuda/batch.cuh"
-#include "cuda/quantize.cuh"
 
 namespace bolt::cuda {
 
@@ -25,12 +24,6 @@ struct MambaArgs {
   // The cache: per slot h [n_heads, head_dim, d_state], raw conv inputs [conv_kernel - 1 + 31,
   // d_conv] and raw step sizes [31, n_heads] of the lagging rows.
   float *h = nullptr, *raw = nullptr, *raw_dt = nullptr;
-  // The gated norm that follows (arithmetic.md §5, §6): for launch_mamba_step only.
-  const float* norm_w = nullptr;
-  float eps = 0.0f;
-  std::uint8_t* marked = nullptr;
-  QuantOut quantised;
-  unsigned* n_done = nullptr;  // [segments][groups], 0 between calls
   // Scratch of a call: row r at r, lagging row j of segment s at lag_base + 32 s + j.
   float *conv = nullptr, *dt = nullptr, *decay = nullptr;
   int lag_base = 0;
@@ -38,11 +31,5 @@ struct MambaArgs {
 
 // Convolution and recurrence of any call; the gated norm is the caller's.
 void launch_mamba(const MambaArgs& args, int n_segments, int max_segment_rows, cudaStream_t stream);
-
-// Few rows: everything from in_proj's rows to the convolution's moved cache in one kernel. Whether
-// it takes this node, and whether it norms and quantises y, too (few enough rows).
-bool step_serves(const MambaArgs& args, int max_segment_rows);
-bool step_norms(const MambaArgs& args, int n_rows);
-void launch_mamba_step(const MambaArgs& args, int n_segments, bool norms, cudaStream_t stream);
 
 }  // namespace bolt::cuda

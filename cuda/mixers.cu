@@ -191,25 +191,12 @@ void CudaOps::run_mamba(const Batch& batch, const Mamba2& node, float eps, Mamba
   a.n_rows = zxbcdt.n_rows;
   a.zxbcdt = zxbcdt.data, a.zxbcdt_stride = zxbcdt.stride;
   a.y = y.data, a.y_stride = y.stride;
-  if (y.n_rows <= kFewRows && step_serves(a, max_segment_rows_)) {
-    a.norm_w = node.gate_norm.as_f32();
-    a.eps = eps;
-    a.marked = marks(batch);
-    a.quantised = quantised;
-    a.n_done = counts_ + 1;
-    require(n_segments_ * a.n_ssm_groups < kCounts, "a call's groups have their counters");
-    const bool norms = step_norms(a, y.n_rows);
-    launch_mamba_step(a, n_segments_, norms, stream_);
-    if (norms) return;
-  } else {
-    a.conv =
-        mamba_conv_.as<float>(rows * static_cast<std::size_t>(a.d_conv), "conv outputs", moved_);
-    a.dt = mamba_steps_.as<float>(2 * rows * static_cast<std::size_t>(a.n_heads), "step sizes",
-                                  moved_);
-    a.decay = a.dt + rows * static_cast<std::size_t>(a.n_heads);
-    a.lag_base = zxbcdt.n_rows;
-    launch_mamba(a, n_segments_, max_segment_rows_, stream_);
-  }
+  a.conv = mamba_conv_.as<float>(rows * static_cast<std::size_t>(a.d_conv), "conv outputs", moved_);
+  a.dt =
+      mamba_steps_.as<float>(2 * rows * static_cast<std::size_t>(a.n_heads), "step sizes", moved_);
+  a.decay = a.dt + rows * static_cast<std::size_t>(a.n_heads);
+  a.lag_base = zxbcdt.n_rows;
+  launch_mamba(a, n_segments_, max_segment_rows_, stream_);
 
   NormArgs norm;
   norm.x = y.data, norm.x_stride = y.stride;
@@ -328,7 +315,7 @@ CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, co
   int* ints = expert_ints_.as<int>(
       16 + static_cast<std::size_t>(max_slots) + 4 * places + 2 * pairs, "expert slots", moved_);
   ExpertCall call;
-  call.route.n_done = counts_;
+  call.route.n_done = n_routed_;
   SlotArgs& s = call.route.slots;
   s.n_pairs = static_cast<int>(pairs), s.top_k = node.top_k, s.n_experts = node.n_experts;
   s.slot_rows = slot_rows, s.max_slots = max_slots;
@@ -448,15 +435,14 @@ void CudaOps::moe(const Batch& batch, const Moe& node, const Operand& u, const M
   }
   ExpertCall call = expert_call(batch, node, *expert_rows, 0, n);
   call.route.route.leaves = router.leaves, call.route.route.n_leaves = n_leaves;
-  router.routes = n <= kRouterRoutesRows;
-  launch_router(router, call.route, stream_);
+  launch_router(router, stream_);
   if (has_latent) {
     LinearArgs down = linear_args(batch, u, {&node.latent_down, Epilogue::store, scratch.latent});
     down.quantised = latent_out;
     down.order = Order::follower;
     launch_linear(down, node.latent_down.format, stream_);
   }
-  if (!router.routes) launch_route_slots(call.route, stream_);
+  launch_route_slots(call.route, stream_);
 
   if (has_shared) {
     auto& shared = as_device(*scratch.shared_operand);
@@ -466,9 +452,7 @@ void CudaOps::moe(const Batch& batch, const Moe& node, const Operand& u, const M
     up.order = Order::follower;
     launch_linear(up, node.shared_up.format, stream_);
   }
-  // Whoever starts after the leader finds the slots there.
-  call.up.order = Order::leader;
-  call.down.slots_ready = true;
+  call.down.slots_ready = true;                               // before `up` let anybody start
   if (n == 1) call.up.n_slots = call.down.n_slots = nullptr;  // one a choice
   launch_linear(call.up, node.experts_up.format, stream_);
   if (has_shared) {

@@ -19,7 +19,7 @@ constexpr std::size_t kCapturedMax = 512;
 CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
   check(cudaSetDevice(device), "choosing the device");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  counts_ = static_cast<unsigned*>(allocate(kCounts * sizeof(unsigned), "blocks' counters"));
+  n_routed_ = static_cast<unsigned*>(allocate(sizeof(unsigned), "routed rows"));
   for (Staging& s : staging_) {
     check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
   }
@@ -243,7 +243,7 @@ void CudaOps::linears(const Batch& batch, const Operand& x, std::span<const Line
     if (calls[i].quantised != nullptr) {
       a.quantised = as_device(*calls[i].quantised).hold(calls[i].y, true);
     }
-    a.order = calls.size() == 1 ? Order::alone : i == 0 ? Order::leader : Order::follower;
+    if (i > 0) a.order = Order::follower;
     launch_linear(a, calls[i].w->format, stream_);
   }
 }

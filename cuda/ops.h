@@ -145,10 +145,7 @@ class CudaOps final : public Ops {
   bool moved_ = false;  // a buffer moved since the graphs were captured
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
       expert_floats_, expert_codes_, router_leaves_, sample_memory_;
-  // Blocks that have ended, for kernels whose last block goes on; 0 between calls. The first counts
-  // routed rows, the others a segment's groups.
-  static constexpr int kCounts = 8192;
-  unsigned* counts_ = nullptr;
+  unsigned* n_routed_ = nullptr;  // rows routed so far by the call at work; 0 between calls
   // Sampling's: rows that there is room for, specs that the device already holds.
   PinnedPtr<std::byte> sample_host_;
   std::size_t sample_host_bytes_ = 0, sample_rows_ = 0, sample_specs_ = 0;

@@ -417,7 +417,7 @@ TEST_CASE("attention: several sequences a call, padding rows, marks") {
       g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
                          v.on_device, y.on_device);
       g.device.finish(batch.on_device);
-      CHECK(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 1);
+      CHECK(rows_that_differ(y, y.read_device(g.device), batch.device_marks) == 1);
     }
   }
 }

@@ -33,14 +33,9 @@ struct WeightQueue {
     return reinterpret_cast<std::uint64_t*>(ring + kDepth * kPairBytes) + i;
   }
 
-  // Starts the first kDepth pairs. `first` is the warp's first segment; it may be past the tile's.
-  BOLT_DEV void start(std::byte* memory, const std::uint8_t* tile_blocks, int groups, int first,
-                      int segment_step, int lane) {
+  // Before it is known what to fetch.
+  BOLT_DEV void prepare(std::byte* memory, int lane) {
     ring = memory;
-    tile = tile_blocks;
-    n_groups = groups;
-    step = segment_step;
-    next_group = first * kSegmentGroups;
     place = 0;
     parity = 0;
 #if __CUDA_ARCH__ >= 900
@@ -54,6 +49,15 @@ struct WeightQueue {
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 #endif
+    __syncwarp();
+  }
+  // Starts the first kDepth pairs. `first` is the warp's first segment; it may be past the tile's.
+  BOLT_DEV void start(const std::uint8_t* tile_blocks, int groups, int first, int segment_step,
+                      int lane) {
+    tile = tile_blocks;
+    n_groups = groups;
+    step = segment_step;
+    next_group = first * kSegmentGroups;
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) issue(i, lane);
     __syncwarp();
@@ -91,8 +95,8 @@ struct WeightQueue {
 #endif
   }
 
-  // The next pair, once it is there: group u of it is at + u * kBlockBytes.
-  BOLT_DEV const std::byte* front() const {
+  // Waits for the next pair; its offset in the ring: group u of it is u * kBlockBytes further.
+  BOLT_DEV int wait_front() const {
 #if __CUDA_ARCH__ >= 900
     std::uint32_t done;
     do {
@@ -107,7 +111,7 @@ struct WeightQueue {
     asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
     __syncwarp();
 #endif
-    return slot(place);
+    return place * kPairBytes;
   }
   // Done with it: its place takes the next pair that is not on its way.
   BOLT_DEV void pop(int lane) {
