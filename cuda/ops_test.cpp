@@ -33,8 +33,9 @@ const char* name_of(Format f) {
       return "q8";
     case Format::nvfp4:
       return "nvfp4";
+    default:
+      return "?";
   }
-  return "?";
 }
 
 std::vector<float> with_nonfinite(std::vector<float> x, int n_cols, int row) {

@@ -1,21 +1,28 @@
-// Embedding rows, widened to float32: exact for every format it takes.
+// Embedding rows in float32: exact for the float formats, and what their codes mean for the rest.
 #include <cstring>
 
 #include "core/base/bits.h"
 #include "core/base/error.h"
 #include "core/ops/host.h"
+#include "core/pack/tile_codec.h"
 
 namespace bolt {
 
 void HostOps::embed(const Weight& table, std::span<const int> ids, Rows<float> x) {
-  require(table.layout == Layout::plain && table.n_cols <= x.n_cols &&
-              static_cast<int>(ids.size()) == x.n_rows,
+  require(table.n_cols <= x.n_cols && static_cast<int>(ids.size()) == x.n_rows,
           "an embedding's shapes agree");
   for (int row = 0; row < x.n_rows; ++row) {
     const int id = ids[static_cast<std::size_t>(row)];
     require(id >= 0 && id < table.n_rows, "an id is inside the embedding");
     const std::size_t first = static_cast<std::size_t>(id) * static_cast<std::size_t>(table.n_cols);
     float* out = x.row(row);
+    if (table.layout == Layout::tiles) {
+      const float gain = table.gains != nullptr ? *table.gains : 1.0f;
+      for (int i = 0; i < table.n_cols; ++i) {
+        out[i] = packed_value(table.format, table.data, table.n_cols, gain, id, i);
+      }
+      continue;
+    }
     if (table.format == Format::f32) {
       std::memcpy(out, table.as_f32() + first, static_cast<std::size_t>(table.n_cols) * 4);
       continue;

@@ -50,14 +50,14 @@ template <class Finish>
 void project(ThreadPool& pool, TileKernel kernel, const Weight& w, const OperandRows& x,
              const std::vector<int>& rows, const ExpertScratch& scratch, const Finish& finish) {
   const int tiles = n_tiles(w.n_rows);
-  const std::int64_t tile_bytes = static_cast<std::int64_t>(x.n_groups) * block_bytes(w.format);
+  const auto bytes_of_tile = static_cast<std::int64_t>(tile_bytes(w.format, w.n_cols));
   const auto items = [&](int begin, int end, int) {
     alignas(64) float totals[kTileWorkRows * kTileRows];
     for (int item = begin; item < end; ++item) {
       const ExpertBlock& block = scratch.blocks[static_cast<std::size_t>(item / tiles)];
       const int tile = item % tiles, n = std::min(kTileRows, w.n_rows - tile * kTileRows);
       const int* taken = &rows[static_cast<std::size_t>(block.first)];
-      kernel({w.matrix(block.expert) + tile * tile_bytes, &x, taken, block.n_pairs, totals});
+      kernel({w.matrix(block.expert) + tile * bytes_of_tile, &x, taken, block.n_pairs, totals});
       for (int i = 0; i < block.n_pairs; ++i) {
         float* values = totals + i * kTileRows;
         for (int k = 0; k < kTileRows; ++k) {
@@ -69,7 +69,7 @@ void project(ThreadPool& pool, TileKernel kernel, const Weight& w, const Operand
       }
     }
   };
-  const auto least = static_cast<int>(std::max<std::int64_t>(1, (64 << 10) / tile_bytes));
+  const auto least = static_cast<int>(std::max<std::int64_t>(1, (64 << 10) / bytes_of_tile));
   pool.parallel_for(static_cast<int>(scratch.blocks.size()) * tiles, least, std::ref(items));
 }
 

@@ -57,7 +57,7 @@ void HostOps::linear(const Batch& batch, const Operand& operand, const Weight& w
   require(x.integer || !is_integer(w.format), "an integer linear's rows are quantised");
   const LinearCall call{batch, x, w, epilogue, y};
   const TileKernel kernel = linear_kernels(isa_).of(w.format);
-  const std::int64_t tile_bytes = static_cast<std::int64_t>(x.n_groups) * block_bytes(w.format);
+  const auto bytes_of_tile = static_cast<std::int64_t>(tile_bytes(w.format, w.n_cols));
   const int n_row_blocks = (x.n_rows + kTileWorkRows - 1) / kTileWorkRows;
   const auto items = [&](int begin, int end, int) {
     alignas(64) float totals[kTileWorkRows * kTileRows];
@@ -66,14 +66,14 @@ void HostOps::linear(const Batch& batch, const Operand& operand, const Weight& w
       const int tile = item / n_row_blocks, first_row = item % n_row_blocks * kTileWorkRows;
       const int n_rows = std::min(kTileWorkRows, x.n_rows - first_row);
       for (int i = 0; i < n_rows; ++i) rows[i] = first_row + i;
-      kernel({w.data + tile * tile_bytes, &x, rows, n_rows, totals});
+      kernel({w.data + tile * bytes_of_tile, &x, rows, n_rows, totals});
       const int first = tile * kTileRows, n = std::min(kTileRows, w.n_rows - first);
       for (int i = 0; i < n_rows; ++i) {
         call.finish(totals + i * kTileRows, first_row + i, first, n);
       }
     }
   };
-  const std::int64_t work = tile_bytes * std::max(1, std::min(x.n_rows, kTileWorkRows) / 4);
+  const std::int64_t work = bytes_of_tile * std::max(1, std::min(x.n_rows, kTileWorkRows) / 4);
   pool_.parallel_for(
       n_tiles(w.n_rows) * n_row_blocks,
       static_cast<int>(std::max<std::int64_t>(1, kRunBytes / std::max<std::int64_t>(1, work))),

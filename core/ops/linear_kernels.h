@@ -24,6 +24,7 @@ using TileKernel = void (*)(const TileWork& work);
 
 struct LinearKernels {
   TileKernel f32, bf16, f16, q8, nvfp4;
+  TileKernel (*block)(Format format);                            // fp8 and GGUF's blocks
   void (*add_scaled)(float w, const float* x, int n, float* y);  // y = fma(w, x, y)
 
   TileKernel of(Format format) const {
@@ -38,10 +39,15 @@ struct LinearKernels {
         return q8;
       case Format::nvfp4:
         return nvfp4;
+      default:
+        return block(format);
     }
-    return nullptr;
   }
 };
+
+// x86/linear_blocks_avx2.cpp's and x86/linear_blocks_avx512.cpp's.
+TileKernel block_kernel_avx2(Format format);
+TileKernel block_kernel_avx512(Format format);
 
 const LinearKernels& linear_kernels(Isa isa);  // a resolved one
 

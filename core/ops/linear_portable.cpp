@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/exact_math.h"
 #include "core/ops/linear_kernels.h"
+#include "core/pack/block_values.h"
 
 namespace bolt {
 

@@ -25,6 +25,7 @@ struct OperandRows {
   const std::int32_t* q8_bias = nullptr;       // [row][group]: -128 * sum
   const std::int32_t* nvfp4_bias = nullptr;    // [row][group][half]: -12 * sum of the half
   const std::int32_t* nvfp4_bias16 = nullptr;  // the same, as the low one of two 16-bit numbers
+  const std::int32_t* half_sums = nullptr;     // [row][group][half]: sums of the half's codes
   const std::uint8_t* nonfinite = nullptr;     // [row]: a group held a NaN or an infinity
 
   std::int64_t group_index(int row, int group) const {
@@ -40,6 +41,7 @@ struct QuantizedGroup {
   std::int32_t* q8_bias;
   std::int32_t* nvfp4_bias;    // [2]
   std::int32_t* nvfp4_bias16;  // [2]
+  std::int32_t* half_sums;     // [2]
 };
 
 // §3 for one group of `n` elements, 1 to 32. False if one is not finite: then q = 0 and sa = 0.
@@ -69,7 +71,7 @@ class HostOperand final : public Operand {
   OperandRows view_;
   std::vector<std::int8_t> codes_, slots_;
   std::vector<float> scales_, padded_;
-  std::vector<std::int32_t> q8_bias_, nvfp4_bias_, nvfp4_bias16_;
+  std::vector<std::int32_t> q8_bias_, nvfp4_bias_, nvfp4_bias16_, half_sums_;
   std::vector<std::uint8_t> nonfinite_;
 };
 

@@ -97,9 +97,6 @@ struct MoeScratch {
   Operand* latent_operand = nullptr;
 };
 
-// Whether linears of this format take quantised rows.
-constexpr bool is_integer(Format format) { return format == Format::q8 || format == Format::nvfp4; }
-
 // One row's choice of a token (§9).
 struct SampleSpec {
   // 0: greedy. So is a temperature at which the best logit's quotient is no longer finite: the
@@ -142,7 +139,8 @@ class Ops {
   virtual std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind, int n_pages) = 0;
   virtual std::unique_ptr<Operand> operand(int max_rows, int max_cols) = 0;
 
-  // x[r] = table[ids[r]], widened to f32. ids in [0, vocab_size).
+  // x[r] = table[ids[r]], widened to f32; of tiles in a format of codes, each element's value in
+  // float32 (packed_value of core/pack/tile_codec.h). ids in [0, vocab_size).
   virtual void embed(const Weight& table, std::span<const int> ids, Rows<float> x) = 0;
 
   // RMSNorm (Zhang & Sennrich, arXiv:1910.07467), §5: y = (x * rsqrt(mean(x^2) + eps)) * w.

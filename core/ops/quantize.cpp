@@ -38,12 +38,14 @@ bool quantize_group(const float* x, int n, const QuantizedGroup& out) {
     *out.q8_bias = 0;
     out.nvfp4_bias[0] = out.nvfp4_bias[1] = 0;
     out.nvfp4_bias16[0] = out.nvfp4_bias16[1] = 0;
+    out.half_sums[0] = out.half_sums[1] = 0;
     return finite;
   }
   *out.scale = amax / 127.0f;
   const float inverse = 127.0f / amax;
   for (int k = 0; k < kGroupCols; ++k) out.codes[k] = round_to_code(v[k] * inverse);
-  std::int32_t sums[2] = {};
+  std::int32_t* sums = out.half_sums;
+  sums[0] = sums[1] = 0;
   for (int k = 0; k < kGroupCols; ++k) sums[k / 16] += out.codes[k];
   *out.q8_bias = -128 * (sums[0] + sums[1]);
   for (int half = 0; half < 2; ++half) {
@@ -68,6 +70,7 @@ void HostOperand::reserve(int max_rows, int max_cols, bool codes, bool floats) {
     q8_bias_.resize(groups);
     nvfp4_bias_.resize(2 * groups);
     nvfp4_bias16_.resize(2 * groups);
+    half_sums_.resize(2 * groups);
   }
   if (floats && padded_.size() < columns) padded_.resize(columns);
   if (nonfinite_.size() < rows) nonfinite_.resize(rows);
@@ -92,6 +95,7 @@ void HostOperand::begin(int n_rows, int n_cols, bool integer) {
   view_.q8_bias = q8_bias_.data();
   view_.nvfp4_bias = nvfp4_bias_.data();
   view_.nvfp4_bias16 = nvfp4_bias16_.data();
+  view_.half_sums = half_sums_.data();
   view_.nonfinite = nonfinite_.data();
   std::fill_n(nonfinite_.begin(), n_rows, std::uint8_t{0});
 }
@@ -103,9 +107,13 @@ void HostOperand::borrow(Rows<const float> x) {
 
 QuantizedGroup HostOperand::group(int row, int group) {
   const auto index = static_cast<std::size_t>(view_.group_index(row, group));
-  return {
-      &codes_[index * kGroupCols], &slots_[index * kGroupCols], &scales_[index], &q8_bias_[index],
-      &nvfp4_bias_[2 * index],     &nvfp4_bias16_[2 * index]};
+  return {&codes_[index * kGroupCols],
+          &slots_[index * kGroupCols],
+          &scales_[index],
+          &q8_bias_[index],
+          &nvfp4_bias_[2 * index],
+          &nvfp4_bias16_[2 * index],
+          &half_sums_[2 * index]};
 }
 
 std::unique_ptr<Operand> HostOps::operand(int max_rows, int max_cols) {

@@ -11,11 +11,12 @@ namespace {
 struct Group {
   std::int8_t codes[32], slots[32];
   float scale;
-  std::int32_t q8_bias, nvfp4_bias[2], nvfp4_bias16[2];
+  std::int32_t q8_bias, nvfp4_bias[2], nvfp4_bias16[2], half_sums[2];
   bool finite;
 
   Group(const float* x, int n) {
-    finite = quantize_group(x, n, {codes, slots, &scale, &q8_bias, nvfp4_bias, nvfp4_bias16});
+    finite =
+        quantize_group(x, n, {codes, slots, &scale, &q8_bias, nvfp4_bias, nvfp4_bias16, half_sums});
   }
 };
 
@@ -48,6 +49,7 @@ TEST_CASE("quantize: q = rint(x * (127 / amax)), ties to even, scale amax / 127"
     }
     CHECK(group.q8_bias == -128 * (sums[0] + sums[1]));
     for (int half = 0; half < 2; ++half) {
+      CHECK(group.half_sums[half] == sums[half]);
       CHECK(group.nvfp4_bias[half] == -12 * sums[half]);
       CHECK(group.nvfp4_bias16[half] == (group.nvfp4_bias[half] & 0xffff));
     }

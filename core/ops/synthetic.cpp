@@ -7,7 +7,8 @@
 
 #include "core/base/bits.h"
 #include "core/base/error.h"
-#include "core/pack/tiles.h"
+#include "core/pack/block_values.h"
+#include "core/pack/tile_codec.h"
 
 namespace bolt {
 
@@ -83,6 +84,47 @@ void put(SyntheticWeight& made, std::byte* data, int m, int row, int col, std::u
       }
       break;
     }
+    default:
+      require(false, "a format that put() fills");
+  }
+}
+
+// fp8 and GGUF's blocks: random raw codes and scales in rows, packed as convert packs them.
+void put_blocks(Weight& w, std::byte* data, std::uint64_t seed, float scale) {
+  const BlockForm form = block_form(w.format);
+  const std::uint64_t mixed = mix64(~seed);
+  std::uint64_t i = 0;
+  for (int m = 0; m < w.n_matrices; ++m) {
+    RowCodes rows;
+    rows.resize(w.format, w.n_rows, w.n_cols);
+    for (std::byte& code : rows.codes) {
+      const std::uint64_t bits = mix64(mixed + i++);
+      code = static_cast<std::byte>(bits & 255);
+      if (w.format == Format::fp8 && (bits & 127) == 127) code = std::byte{1};  // no NaN
+      if (w.format == Format::iq2_xxs && (bits & 3) == 3) code ^= std::byte{1};
+    }
+    const auto record = static_cast<std::size_t>(form.scale_bytes());
+    for (std::size_t at = 0; record > 0 && at < rows.scales.size(); at += record) {
+      for (int h = 0; h < form.n_halves; ++h) {
+        // Both signs, and now and then a subnormal or nothing.
+        const std::uint64_t bits = mix64(mixed + i++);
+        float d = (static_cast<float>(bits & 2047) - 700.0f) * 0x1p-18f * scale;
+        if (bits % 23 == 0) d *= 0x1p-12f;
+        const std::uint16_t half = float_to_f16(d);
+        std::memcpy(&rows.scales[at + static_cast<std::size_t>(2 * h)], &half, 2);
+      }
+      for (int k = 0; k < form.n_small; ++k) {
+        std::uint64_t bits = mix64(mixed + i++) & 255;
+        if (w.format == Format::mxfp4) bits = bits % 16 == 0 ? bits / 16 % 2 : 110 + bits % 16;
+        rows.scales[at + static_cast<std::size_t>(2 * form.n_halves + k)] =
+            static_cast<std::byte>(bits);
+      }
+    }
+    for (int tile = 0; tile < n_tiles(w.n_rows); ++tile) {
+      pack_tile(rows, tile * kTileRows,
+                data + static_cast<std::uint64_t>(m) * w.matrix_bytes() +
+                    static_cast<std::uint64_t>(tile) * tile_bytes(w.format, w.n_cols));
+    }
   }
 }
 
@@ -136,17 +178,19 @@ SyntheticWeight synthetic_weight(Format format, int n_matrices, int n_rows, int 
   const auto skip = (64 - reinterpret_cast<std::uintptr_t>(made.storage.data()) % 64) % 64;
   std::byte* data = made.storage.data() + skip;
   w.data = data;
+  if (block_form(format).n_cols > 0) put_blocks(w, data, seed, scale);
   std::uint64_t i = 0;
-  for (int m = 0; m < n_matrices; ++m) {
+  for (int m = 0; m < n_matrices && block_form(format).n_cols == 0; ++m) {
     for (int row = 0; row < n_rows; ++row) {
       for (int col = 0; col < n_cols; ++col, ++i) {
         put(made, data, m, row, col, mix64(mix64(~seed) + i), even_float(seed, i) * scale, scale);
       }
     }
   }
-  if (format == Format::nvfp4) {
+  if (has_gain(format)) {
+    const float one = format == Format::nvfp4 ? 0x1p-4f : 0x1p-14f;
     for (int m = 0; m < n_matrices; ++m) {
-      made.gains.push_back((1.0f + 0.125f * static_cast<float>(m % 5)) * scale * 0x1p-4f);
+      made.gains.push_back((1.0f + 0.125f * static_cast<float>(m % 5)) * scale * one);
     }
     w.gains = made.gains.data();
   }
@@ -167,6 +211,10 @@ SyntheticWeight plain_weight(std::vector<float> values, int n_rows, int n_cols) 
 }
 
 double weight_value(const Weight& w, int m, int row, int column) {
+  if (block_form(w.format).n_cols > 0) {
+    return static_cast<double>(packed_value(w.format, w.matrix(m), w.n_cols,
+                                            w.gains != nullptr ? w.gains[m] : 1.0f, row, column));
+  }
   const Place place(w, m, row, column);
   const double gain = w.gains != nullptr ? static_cast<double>(w.gains[m]) : 1.0;
   switch (w.format) {
@@ -186,8 +234,9 @@ double weight_value(const Weight& w, int m, int row, int column) {
       const auto scale = static_cast<std::uint8_t>(w.data[place.nvfp4_scale()]);
       return code * static_cast<double>(e4m3_to_float(scale)) * 0x1p-8 * gain;
     }
+    default:
+      return 0.0;
   }
-  return 0.0;
 }
 
 }  // namespace bolt

@@ -12,8 +12,34 @@
 
 namespace bolt {
 
-// How a weight's numbers are stored. What a code means never changes by conversion.
-enum class Format { f32, bf16, f16, q8, nvfp4 };
+// How a weight's numbers are stored. What a code means never changes by conversion. From q4_0 on:
+// GGUF's blocks by their own names (its Q8_0 is q8, its NVFP4 nvfp4).
+enum class Format {
+  f32,
+  bf16,
+  f16,
+  q8,
+  nvfp4,
+  fp8,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
+  iq4_nl,
+  iq4_xs,
+  iq2_xxs,
+  mxfp4,
+};
+
+// Whether a format's linears read their rows as codes (arithmetic.md §3), else as floats.
+constexpr bool is_integer(Format format) { return format > Format::f16; }
+// Whether a matrix has one float that multiplies its sums.
+constexpr bool has_gain(Format format) { return format == Format::nvfp4 || format == Format::fp8; }
 
 // plain: row-major, for vectors and the embedding. tiles: packed for the kernels
 // (core/pack/tiles.h).
@@ -113,7 +139,7 @@ struct Graph {
   int d_model = 0, vocab_size = 0;
   float norm_eps = 1e-5f;
   Geometry geometry;
-  Weight embedding;  // plain [vocab_size, d_model]
+  Weight embedding;  // [vocab_size, d_model]; plain in a float format, tiles in the others
   std::vector<Layer> layers;
   Weight final_norm;  // f32 plain [d_model]
   Weight lm_head;     // tiles [vocab_size, d_model]

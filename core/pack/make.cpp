@@ -133,6 +133,8 @@ void generate(std::uint64_t seed, const RowRun& run, RowCodes& rows) {
       case Format::nvfp4:
         fill_nvfp4_row(name_seed, counter, rows, r);
         break;
+      default:
+        require(false, "a format that packages are generated in");
     }
   }
 }

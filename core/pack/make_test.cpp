@@ -62,8 +62,9 @@ double value_at(const Weight& w, int m, int r, int c) {
       return (code & 8 ? -1 : 1) * kE2m1[code & 7] *
              static_cast<double>(e4m3_to_float(static_cast<std::uint8_t>(scale))) *
              static_cast<double>(w.gains[m]) / 128.0;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 TEST_CASE("make: every format gives a package that opens, with values of the same spread") {

@@ -5,14 +5,21 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/base/bits.h"
 #include "core/base/error.h"
+#include "core/pack/block_values.h"
 
 namespace bolt {
 namespace {
 
 constexpr std::pair<std::string_view, Format> kNames[] = {
-    {"f32", Format::f32}, {"bf16", Format::bf16},   {"f16", Format::f16},
-    {"q8", Format::q8},   {"nvfp4", Format::nvfp4},
+    {"f32", Format::f32},       {"bf16", Format::bf16},     {"f16", Format::f16},
+    {"q8", Format::q8},         {"nvfp4", Format::nvfp4},   {"fp8", Format::fp8},
+    {"q4_0", Format::q4_0},     {"q4_1", Format::q4_1},     {"q5_0", Format::q5_0},
+    {"q5_1", Format::q5_1},     {"q2_k", Format::q2_k},     {"q3_k", Format::q3_k},
+    {"q4_k", Format::q4_k},     {"q5_k", Format::q5_k},     {"q6_k", Format::q6_k},
+    {"iq4_nl", Format::iq4_nl}, {"iq4_xs", Format::iq4_xs}, {"iq2_xxs", Format::iq2_xxs},
+    {"mxfp4", Format::mxfp4},
 };
 
 constexpr int kQ8Scales = 1024, kNvfp4Scales = 512;  // byte offsets inside a block
@@ -67,6 +74,58 @@ void pack_group_row(Format format, const std::byte* codes, int row, std::byte* b
         store(block + word_index(t, row) * 4, word);
       }
       break;
+    default:
+      require(false, "a format packed word by word");
+  }
+}
+
+// One row of a group of a BlockForm: its planes, word by word. The block was zero.
+void pack_planes(const BlockForm& form, const std::byte* codes, int row, std::byte* group) {
+  std::uint32_t bits = 0;
+  for (int h = 0; h < 2; ++h) {
+    std::uint32_t pairs = 0;
+    for (int t = 0; t < 4; ++t) {
+      std::uint32_t word = load<std::uint32_t>(codes + 16 * h + 4 * t);
+      std::byte* at = group + word_index(t, row) * 4;
+      if (form.bytes) {
+        store(at + h * 512, word);
+        continue;
+      }
+      if (form.nibbles) {
+        store(at, load<std::uint32_t>(at) | (word & 0x0f0f0f0fu) << (4 * h));
+        word = (word >> 4) & 0x0f0f0f0fu;
+      }
+      if (form.pairs) {
+        pairs |= (word & 0x03030303u) << (2 * t);
+        word = (word >> 2) & 0x3f3f3f3fu;
+      }
+      if (form.bits) bits |= (word & 0x01010101u) << (4 * h + t);
+    }
+    if (form.pairs) store(group + form.pairs_at() + h * 128 + row * 4, pairs);
+  }
+  if (form.bits) store(group + form.bits_at() + row * 4, bits);
+}
+
+// One row of a tile in a BlockForm: its groups' planes and its blocks' scales.
+void pack_block_row(const BlockForm& form, const std::byte* codes, const std::byte* scales,
+                    int n_cols, int row, std::byte* to) {
+  for (int g = 0; g < n_groups(n_cols); ++g) {
+    std::byte padded[kGroupCols] = {};
+    std::memcpy(padded, codes + g * kGroupCols,
+                static_cast<std::size_t>(std::min(kGroupCols, n_cols - g * kGroupCols)));
+    const int per_block = form.n_cols / kGroupCols;
+    pack_planes(form, padded, row,
+                to + g / per_block * form.block_bytes() + g % per_block * form.group_bytes());
+  }
+  for (int b = 0; b * form.n_cols < n_cols && form.scale_bytes() > 0; ++b) {
+    const std::byte* from = scales + b * form.scale_bytes();
+    std::byte* at = to + b * form.block_bytes() + form.codes_bytes();
+    for (int i = 0; i < form.n_halves; ++i) {
+      std::memcpy(at + i * 2 * kTileRows + row * 2, from + 2 * i, 2);
+    }
+    at += form.n_halves * 2 * kTileRows;
+    from += 2 * form.n_halves;
+    for (int i = 0; i < form.n_small; ++i) at[i * kTileRows + row] = from[i];
   }
 }
 
@@ -116,7 +175,8 @@ void RowCodes::resize(Format f, int rows, int cols) {
 void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
   const Format format = rows.format;
   const int groups = n_groups(rows.n_cols), block = block_bytes(format), code = code_bytes(format);
-  std::memset(to, 0, static_cast<std::size_t>(groups) * static_cast<std::size_t>(block));
+  const BlockForm form = block_form(format);
+  std::memset(to, 0, tile_bytes(format, rows.n_cols));
   const int n = std::min(kTileRows, rows.n_rows - first_row);
   const std::size_t row_bytes =
       static_cast<std::size_t>(rows.n_cols) * static_cast<std::size_t>(code);
@@ -127,6 +187,10 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
     const std::byte* scales =
         rows.scales.data() + source_row * static_cast<std::size_t>(n_scales) *
                                  static_cast<std::size_t>(scale_bytes(format));
+    if (form.n_cols > 0) {
+      pack_block_row(form, codes, scales, rows.n_cols, r, to);
+      continue;
+    }
     for (int g = 0; g < groups; ++g) {
       std::byte* at = to + static_cast<std::size_t>(g) * static_cast<std::size_t>(block);
       const std::byte* group =
@@ -164,8 +228,9 @@ std::uint32_t packed_code(Format format, const std::byte* block, int row, int co
     case Format::f32:
       return load<std::uint32_t>(block + column / 8 * 1024 + word_index(column % 8 / 2, row) * 8 +
                                  column % 2 * 4);
+    default:
+      return 0;
   }
-  return 0;
 }
 
 std::uint32_t packed_scale(Format format, const std::byte* block, int row, int column) {
@@ -174,6 +239,41 @@ std::uint32_t packed_scale(Format format, const std::byte* block, int row, int c
     return static_cast<std::uint8_t>(block[kNvfp4Scales + nvfp4_scale_index(row, column / 16)]);
   }
   return 0;
+}
+
+float packed_value(Format format, const std::byte* data, int n_cols, float gain, int row,
+                   int column) {
+  const BlockForm form = block_form(format);
+  const int cols = block_cols(format), r = row % kTileRows, c = column % kGroupCols;
+  const std::byte* block =
+      data + static_cast<std::uint64_t>(row / kTileRows) * tile_bytes(format, n_cols) +
+      static_cast<std::uint64_t>(column / cols) * static_cast<std::uint64_t>(block_bytes(format));
+  if (form.n_cols > 0) {
+    const int group = column % cols / kGroupCols;
+    const unsigned raw = plane_code(form, block + group * form.group_bytes(), r, c);
+    if (format == Format::fp8)
+      return e4m3_to_float(static_cast<std::uint8_t>(raw)) * (gain * 512.0f);
+    const GroupScale scale = packed_group_scale(format, block, r, group);
+    const float product = scale.s[c / 16] * static_cast<float>(block_code(format, raw));
+    return has_offset(format) ? product + scale.m[c / 16] : product;
+  }
+  const std::uint32_t code = packed_code(format, block, r, c);
+  switch (format) {
+    case Format::f32:
+      return bits_float(code);
+    case Format::bf16:
+      return bf16_to_float(static_cast<std::uint16_t>(code));
+    case Format::f16:
+      return f16_to_float(static_cast<std::uint16_t>(code));
+    case Format::q8:
+      return f16_to_float(static_cast<std::uint16_t>(packed_scale(format, block, r, c))) *
+             static_cast<float>(static_cast<std::int8_t>(code));
+    default: {  // nvfp4: an e4m3 scale is an f16 number's upper bits, times 2^8
+      const auto scale =
+          f16_to_float(static_cast<std::uint16_t>(packed_scale(format, block, r, c) << 7));
+      return static_cast<float>(kTwiceE2m1[code]) * (scale * 128.0f) * (gain * 0x1p-7f);
+    }
+  }
 }
 
 }  // namespace bolt

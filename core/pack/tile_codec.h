@@ -15,26 +15,21 @@ const char* format_name(Format format);
 // False if `name` names no format.
 bool format_named(std::string_view name, Format& format);
 
-// Bytes of one code as rows hold it: 4 f32, 2 bf16 and f16, 1 q8 (s8) and nvfp4 (a nibble a byte).
+// Bytes of one code as rows hold it: 4 f32, 2 bf16 and f16, 1 the rest (q8 an s8, nvfp4 a nibble,
+// fp8 and GGUF's blocks the raw code of plane_code).
 constexpr int code_bytes(Format format) {
-  switch (format) {
-    case Format::f32:
-      return 4;
-    case Format::bf16:
-    case Format::f16:
-      return 2;
-    case Format::q8:
-    case Format::nvfp4:
-      return 1;
-  }
-  return 0;
+  return format == Format::f32 ? 4 : is_integer(format) ? 1 : 2;
 }
-// Columns that share a scale, 0 where there are none; and the scale's bytes.
+// Columns that share one record of scales, 0 where there are none; and the record's bytes
+// (block_values.h says what it holds).
 constexpr int scale_cols(Format format) {
-  return format == Format::q8 ? 32 : format == Format::nvfp4 ? 16 : 0;
+  if (format == Format::q8) return 32;
+  if (format == Format::nvfp4) return 16;
+  const BlockForm form = block_form(format);
+  return form.scale_bytes() > 0 ? form.n_cols : 0;
 }
 constexpr int scale_bytes(Format format) {
-  return format == Format::q8 ? 2 : format == Format::nvfp4 ? 1 : 0;
+  return format == Format::q8 ? 2 : format == Format::nvfp4 ? 1 : block_form(format).scale_bytes();
 }
 
 // Bytes of a weight's matrices, all of them, in its layout. Gains are not counted.
@@ -61,12 +56,19 @@ struct RowCodes {
 };
 
 // Packs rows [first_row, first_row + 32) of `rows` (fewer at the end: the rest is zero) as one tile
-// of n_groups(n_cols) blocks at `to`.
+// of n_blocks(format, n_cols) blocks at `to`. Formats with blocks of 256 columns take whole blocks.
 void pack_tile(const RowCodes& rows, int first_row, std::byte* to);
 
-// Code and scale of one element, found from its address alone; row < 32, column of the group < 32.
-// Floats answer their bits, q8 its code as two's complement, nvfp4 its nibble.
+// Code and scale of one element of q8, nvfp4 and the float formats, found from its address alone;
+// row < 32, column of the group < 32. Floats answer their bits, q8 its code as two's complement,
+// nvfp4 its nibble.
 std::uint32_t packed_code(Format format, const std::byte* block, int row, int column);
 std::uint32_t packed_scale(Format format, const std::byte* block, int row, int column);
+
+// Value of element (row, column) of a matrix that is packed at `data`, in float32, as the library
+// that owns the format decodes it: nvfp4 and fp8 RN(code scale * the matrix's own scale), which is
+// gain * 2^-7 and gain * 2^9; the rest of block_values.h with one rounding.
+float packed_value(Format format, const std::byte* data, int n_cols, float gain, int row,
+                   int column);
 
 }  // namespace bolt

@@ -388,8 +388,12 @@ void add_scaled(float w, const float* x, int n, float* y) {
 
 }  // namespace
 
-const LinearKernels kLinearAvx2 = {walk<FloatKernel<F32Pairs>>, walk<FloatKernel<Bf16Pairs>>,
-                                   walk<FloatKernel<F16Pairs>>, walk<Q8Kernel>,
-                                   walk<Nvfp4Kernel>,           add_scaled};
+const LinearKernels kLinearAvx2 = {walk<FloatKernel<F32Pairs>>,
+                                   walk<FloatKernel<Bf16Pairs>>,
+                                   walk<FloatKernel<F16Pairs>>,
+                                   walk<Q8Kernel>,
+                                   walk<Nvfp4Kernel>,
+                                   block_kernel_avx2,
+                                   add_scaled};
 
 }  // namespace bolt

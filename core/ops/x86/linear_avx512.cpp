@@ -333,8 +333,12 @@ void add_scaled(float w, const float* x, int n, float* y) {
 
 }  // namespace
 
-const LinearKernels kLinearAvx512 = {walk<FloatKernel<F32Pairs>>, walk<FloatKernel<Bf16Pairs>>,
-                                     walk<FloatKernel<F16Pairs>>, walk<Q8Kernel>,
-                                     walk<Nvfp4Kernel>,           add_scaled};
+const LinearKernels kLinearAvx512 = {walk<FloatKernel<F32Pairs>>,
+                                     walk<FloatKernel<Bf16Pairs>>,
+                                     walk<FloatKernel<F16Pairs>>,
+                                     walk<Q8Kernel>,
+                                     walk<Nvfp4Kernel>,
+                                     block_kernel_avx512,
+                                     add_scaled};
 
 }  // namespace bolt
