@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "core/base/interrupt.h"
 #include "core/base/json.h"
 #include "core/base/output.h"
+#include "core/pack/repackage.h"
 #include "core/pack/tile_codec.h"
 #include "core/text/tokenizer.h"
 #include "receipts/build_facts.h"
@@ -61,6 +63,7 @@ receipts::ConversionFacts receipt_facts(const ConvertCommand& command, const Con
   }
   facts.quant = command.work.quant ? format_name(*command.work.quant) : "none";
   facts.keep = command.work.keep;
+  facts.geometry = geometry_text(command.work.geometry.value_or(Geometry{}));
   facts.without_mtp = command.work.without_mtp;
   facts.verified = done.verified;
   facts.tensors = static_cast<std::int64_t>(done.n_tensors);
@@ -112,6 +115,12 @@ std::string summary(const ConvertFacts& done, const std::string& receipt, double
     text += fmt::format("left out  {} tensors, the first {}\n", done.skipped.size(),
                         done.skipped.front());
   }
+  if (!done.disagreeing.empty()) {
+    text += fmt::format(
+        "formats   {} tensors are not what the quantisation config says, the first "
+        "{}; the tensors decide\n",
+        done.disagreeing.size(), done.disagreeing.front());
+  }
   if (!done.template_problem.empty()) {
     text += fmt::format("template  not understood, so only --raw prompts will do: {}\n",
                         done.template_problem);
@@ -121,6 +130,17 @@ std::string summary(const ConvertFacts& done, const std::string& receipt, double
   }
   if (!done.quantised.empty()) {
     text += fmt::format("quantised {} weights\n", done.quantised.size());
+  }
+  constexpr std::size_t kWorstShown = 3;
+  for (std::size_t i = 0; i < std::min(kWorstShown, done.errors.size()); ++i) {
+    text += fmt::format("{} {:.3f}% {}\n", i == 0 ? "error    " : "         ",
+                        100.0 * done.errors[i].second, done.errors[i].first);
+  }
+  if (done.source_format == "package") {
+    text += fmt::format("files     {} linked, {} copied; no weight was read\n", done.n_linked,
+                        done.n_copied);
+    text += fmt::format("size      {}, in {:.2f} s\n", megabytes(done.package_bytes), seconds);
+    return text + fmt::format("receipt   {}\n", receipt);
   }
   text += done.verified ? fmt::format("verified  {} values bit for bit, {} of them requantised\n",
                                       done.n_verified_values, done.n_verified_quantised)
@@ -145,11 +165,15 @@ std::string as_json(const ConvertFacts& done, const std::string& receipt, double
       .member("draft_vocab", done.n_draft_vocab)
       .member("template_problem", done.template_problem)
       .member("quantised", done.quantised)
+      .member("disagreeing", done.disagreeing)
       .member("verified", done.verified)
       .member("values_compared", done.n_verified_values)
       .member("values_requantised", done.n_verified_quantised)
-      .member("seconds", seconds)
-      .member("receipt", receipt);
+      .member("linked", done.n_linked)
+      .member("copied", done.n_copied);
+  json.key("relative_errors").begin_object();
+  for (const auto& [name, error] : done.errors) json.member(name, error);
+  json.end_object().member("seconds", seconds).member("receipt", receipt);
   return json.end_object().take() + "\n";
 }
 
@@ -208,17 +232,23 @@ Exit run_convert(ConvertCommand& command) {
 void add_convert(CLI::App& app, Action& action) {
   auto command = std::make_shared<ConvertCommand>();
   CLI::App* sub = app.add_subcommand("convert", "Make a package of a checkpoint");
-  sub->add_option("SRC", command->work.source,
-                  "Hugging Face checkpoint: a folder, or one .safetensors file beside config.json")
+  sub->add_option(
+         "SRC", command->work.source,
+         "Hugging Face checkpoint (a folder, or one .safetensors file), GGUF, or a package")
       ->required();
   sub->add_option("DST", command->work.target, "Package to make, NAME.bolt by custom")->required();
-  add_parsed(*sub, "--quant", "none|q8", "Quantise the linear weights; none keeps every format",
+  add_parsed(*sub, "--quant", "none|q8|nvfp4",
+             "Quantise the linear weights; none keeps every format",
              [command](const std::string& option, const std::string& text) {
-               const Names<int> names = {{"none", 0}, {"q8", 1}};
-               if (parse_name(option, text, names) == 1)
-                 command->work.quant = Format::q8;
-               else
-                 command->work.quant.reset();
+               const Names<int> names = {{"none", 0}, {"q8", 1}, {"nvfp4", 2}};
+               const int chosen = parse_name(option, text, names);
+               command->work.quant.reset();
+               if (chosen > 0) command->work.quant = chosen == 1 ? Format::q8 : Format::nvfp4;
+             });
+  add_parsed(*sub, "--geometry", "dynamic|fixed:R|hybrid:R",
+             "Rows of every call: any number, R, or R but one when decoding",
+             [command](const std::string& option, const std::string& text) {
+               command->work.geometry = parse_geometry(option, text);
              });
   sub->add_option("--keep", command->work.keep,
                   "Do not quantise weights or tensors of this name; * and ? match, repeatable")

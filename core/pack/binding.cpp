@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/sha256.h"
 #include "core/pack/graph_walk.h"
+#include "core/pack/source_blocks.h"
 #include "core/pack/tile_codec.h"
 
 namespace bolt {
@@ -63,13 +64,14 @@ class Binder {
       const std::string_view plain = plain_name(name);
       const bool other = std::any_of(std::begin(kOtherTowers), std::end(kOtherTowers),
                                      [&](std::string_view p) { return name.starts_with(p); });
-      const bool mtp = plain.starts_with("mtp.");
+      const bool mtp = plain.starts_with("mtp.") || tensor.alias.starts_with("mtp.");
       has_mtp_ = has_mtp_ || mtp;
       if (other || (mtp && without_mtp_)) {
         bound_.skipped.push_back(name);
         continue;
       }
-      const auto [at, fresh] = by_name_.emplace(plain, &tensor);
+      const auto [at, fresh] =
+          by_name_.emplace(tensor.alias.empty() ? plain : plain_name(tensor.alias), &tensor);
       if (!fresh)
         fail(fmt::format("tensors {} and {} are the same part of the model", at->second->name,
                          name));
@@ -86,14 +88,23 @@ class Binder {
 
   // The format of a weight whose tensors have this dtype.
   Format format_of(const Tensor& tensor) const {
-    if (tensor.dtype == "BF16") return Format::bf16;
-    if (tensor.dtype == "F16") return Format::f16;
-    if (tensor.dtype == "F32") return Format::f32;
-    fail(fmt::format("tensor {} is {}, expected BF16, F16 or F32", tensor.name,
-                     tensor.shape_text()));
+    const SourceEncoding* encoding = source_encoding(tensor.dtype);
+    if (encoding) return encoding->format;
+    fail(
+        fmt::format("tensor {} is {}, expected BF16, F16 or F32 (or ModelOpt's U8 or "
+                    "F8_E4M3, or a block format of GGUF)",
+                    tensor.name, tensor.shape_text()));
   }
 
+  // `shape` counts columns; ModelOpt's NVFP4 tensors have half as many bytes.
   void expect_shape(const Tensor& tensor, std::vector<std::int64_t> shape) const {
+    if (tensor.dtype == "U8" && !shape.empty()) {
+      if (shape.back() % 16 != 0) {
+        fail(fmt::format("tensor {}: {} columns are no multiple of 16, which NVFP4 needs",
+                         tensor.name, shape.back()));
+      }
+      shape.back() /= 2;
+    }
     if (tensor.shape == shape) return;
     Tensor wanted;
     wanted.dtype = tensor.dtype;
@@ -105,9 +116,15 @@ class Binder {
   void record(Weight& weight, const std::string& name, Transform transform,
               std::vector<const Tensor*> tensors) {
     // Vectors and the conv are kept as f32 whatever the checkpoint has; the rest keeps its format.
-    const bool as_f32 = weight.format == Format::f32;
+    const bool as_f32 = weight.format == Format::f32, router = name.ends_with(".router");
     for (const Tensor* tensor : tensors) {
       const Format format = format_of(*tensor);
+      if ((as_f32 || router) && is_integer(format)) {
+        fail(
+            fmt::format("tensor {} is {}, expected BF16, F16 or F32: this weight is never "
+                        "quantised",
+                        tensor->name, tensor->dtype));
+      }
       if (as_f32) continue;
       if (tensor == tensors.front()) weight.format = format;
       if (weight.format != format) {
@@ -116,6 +133,8 @@ class Binder {
             tensor->name, tensor->dtype, tensors.front()->name, tensors.front()->dtype));
       }
     }
+    // An embedding of codes lies in tiles, as the head does.
+    if (is_integer(weight.format)) weight.layout = Layout::tiles;
     weight.bytes = weight_bytes(weight);
     Binding binding;
     binding.weight = name;
@@ -125,14 +144,80 @@ class Binder {
     bound_.bindings.emplace(name, std::move(binding));
   }
 
+  // The scales that stand beside a quantised weight's tensors; `bases` are the tensors' plain names
+  // without ".weight".
+  void record_scales(const Weight& weight, const std::string& ours,
+                     const std::vector<std::string>& bases) {
+    Binding& binding = bound_.bindings.at(ours);
+    for (std::size_t i = 0; i < bases.size(); ++i) {
+      const Tensor& tensor = *binding.tensors[i];
+      for (const char* part : {".input_scale", ".k_scale", ".v_scale"}) {
+        // Of activations, and of a cache of other codes than bolt's: nothing of the weights.
+        if (const Tensor* other = find(bases[i] + part)) bound_.skipped.push_back(other->name);
+      }
+      if (tensor.dtype != "U8" && tensor.dtype != "F8_E4M3" && tensor.dtype != "NVFP4") continue;
+      const Tensor* scale = find(bases[i] + ".weight_scale");
+      const Tensor* scale_2 = find(bases[i] + ".weight_scale_2");
+      if (tensor.dtype == "U8") {
+        if (!scale || !scale_2) {
+          fail(
+              fmt::format("tensor {} is U8 without weight_scale and weight_scale_2; of checkpoints "
+                          "with packed codes bolt reads ModelOpt's NVFP4",
+                          tensor.name));
+        }
+        expect_dtype(*scale, "F8_E4M3", "the e4m3 scales of ModelOpt's NVFP4");
+        expect_shape(*scale, {weight.n_rows, weight.n_cols / 16});
+        binding.block_scales.push_back(scale);
+        expect_scalar(*scale_2, 1);
+        binding.scales.push_back(scale_2);
+      } else if (tensor.dtype == "F8_E4M3") {
+        if (!scale) {
+          fail(fmt::format("tensor {} is F8_E4M3 without a weight_scale", tensor.name));
+        }
+        if (scale->dtype == "U8") {
+          fail(
+              fmt::format("tensor {} has U8 scales: MXFP8 is not supported; convert the BF16 "
+                          "checkpoint with --quant q8",
+                          tensor.name));
+        }
+        if (scale->n_elements() != 1) {
+          fail(
+              fmt::format("tensor {} has scales {}: FP8 with a scale for each tile or row is not "
+                          "supported, only one a tensor",
+                          tensor.name, scale->shape_text()));
+        }
+        expect_scalar(*scale, 1);
+        binding.scales.push_back(scale);
+      } else if (scale_2) {
+        expect_scalar(*scale_2, weight.n_matrices);
+        binding.scales.push_back(scale_2);
+      }
+    }
+  }
+
+  void expect_dtype(const Tensor& tensor, std::string_view dtype, const char* what) const {
+    if (tensor.dtype == dtype) return;
+    fail(fmt::format("tensor {} is {}, expected {}: {}", tensor.name, tensor.shape_text(), dtype,
+                     what));
+  }
+  // n numbers of F32, in any shape.
+  void expect_scalar(const Tensor& tensor, std::int64_t n) const {
+    expect_dtype(tensor, "F32", "a scale");
+    if (tensor.n_elements() == n) return;
+    fail(fmt::format("tensor {} is {}, expected {} numbers", tensor.name, tensor.shape_text(), n));
+  }
+
   // A weight of one tensor under the first of `names` that is there.
   void bind(Weight& weight, const std::string& ours, const std::vector<std::string>& names,
             Transform transform = Transform::copy) {
     const Tensor* tensor = nullptr;
+    std::string base;
     for (const std::string& name : names) {
-      if (!tensor) tensor = find(name);
+      if (tensor) break;
+      tensor = find(name);
+      base = name.substr(0, name.rfind(".weight"));
     }
-    if (!tensor) fail(fmt::format("tensor {} is missing", names.front()));
+    if (!tensor) fail_missing(names.front());
     const bool vector = weight.layout == Layout::plain && weight.n_rows == 1;
     if (vector) {
       expect_shape(*tensor, {weight.n_cols});
@@ -140,6 +225,31 @@ class Binder {
       expect_shape(*tensor, {weight.n_rows, weight.n_cols});
     }
     record(weight, ours, transform, {tensor});
+    record_scales(weight, ours, {base});
+  }
+
+  // A weight that is not there may be there in another exporter's form.
+  [[noreturn]] void fail_missing(const std::string& name) const {
+    struct Sign {
+      const char* part;
+      const char* exporter;
+    };
+    constexpr Sign kSigns[] = {
+        {".weight_packed", "compressed-tensors (llm-compressor)"},
+        {".qweight", "GPTQ or AWQ"},
+        {".weight_scale_inv", "block-scaled FP8"},
+        {".weight.absmax", "bitsandbytes"},
+    };
+    for (const Sign& sign : kSigns) {
+      for (const auto& [found, tensor] : by_name_) {
+        if (!std::string_view(found).ends_with(sign.part)) continue;
+        fail(
+            fmt::format("tensor {} is of {}; bolt reads ModelOpt's checkpoints (NVFP4, FP8), "
+                        "GGUF, and bf16, f16 or f32",
+                        tensor->name, sign.exporter));
+      }
+    }
+    fail(fmt::format("tensor {} is missing", name));
   }
 
   void bind_conv(Weight& weight, const std::string& ours, const std::string& name) {
@@ -154,18 +264,26 @@ class Binder {
                     const char* part) {
     if (const Tensor* stacked = find(fmt::format("{}experts.{}", mixer, part))) {
       expect_shape(*stacked, {weight.n_matrices, weight.n_rows, weight.n_cols});
+      if (stacked->dtype == "U8" || stacked->dtype == "F8_E4M3") {
+        fail(fmt::format("tensor {} is {}: ModelOpt's checkpoints hold each expert by itself",
+                         stacked->name, stacked->shape_text()));
+      }
       record(weight, ours, Transform::copy, {stacked});
+      record_scales(weight, ours, {fmt::format("{}experts.{}", mixer, part)});
       return;
     }
     std::vector<const Tensor*> tensors;
+    std::vector<std::string> bases;
     for (int e = 0; e < weight.n_matrices; ++e) {
       const std::string name = fmt::format("{}experts.{}.{}.weight", mixer, e, part);
       const Tensor* tensor = find(name);
-      if (!tensor) fail(fmt::format("tensor {} is missing", name));
+      if (!tensor) fail_missing(name);
       expect_shape(*tensor, {weight.n_rows, weight.n_cols});
       tensors.push_back(tensor);
+      bases.push_back(fmt::format("{}experts.{}.{}", mixer, e, part));
     }
     record(weight, ours, Transform::copy, std::move(tensors));
+    record_scales(weight, ours, bases);
   }
 
   void bind_mixer(Mamba2& m, const std::string& ours, const std::string& p) {
@@ -176,7 +294,12 @@ class Binder {
     } else {
       record(m.conv_b, ours + "conv_b", Transform::zeros, {});
     }
-    bind(m.A, ours + "A", {p + "A_log"}, Transform::negated_exp);
+    // GGUF holds A = -exp(A_log) itself.
+    if (by_name_.contains(p + "A")) {
+      bind(m.A, ours + "A", {p + "A"});
+    } else {
+      bind(m.A, ours + "A", {p + "A_log"}, Transform::negated_exp);
+    }
     bind(m.D, ours + "D", {p + "D"});
     bind(m.dt_bias, ours + "dt_bias", {p + "dt_bias"});
     bind(m.gate_norm, ours + "gate_norm", {p + "norm.weight"});
@@ -228,6 +351,9 @@ class Binder {
       }
     }
     record(head, "lm_head", Transform::copy, {embedding});
+    const Binding& of_embedding = bound_.bindings.at("embedding");
+    bound_.bindings.at("lm_head").block_scales = of_embedding.block_scales;
+    bound_.bindings.at("lm_head").scales = of_embedding.scales;
   }
 
   void bind_draft(DraftHead& draft) {

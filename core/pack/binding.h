@@ -21,9 +21,14 @@ enum class Transform {
 struct Binding {
   std::string weight;  // the package's name, layers.3.in_proj
   Transform transform = Transform::copy;
-  Format source = Format::f32;  // of the tensors: bf16, f16 or f32
+  Format source = Format::f32;  // of the tensors
   // One tensor for each matrix, or one that stacks all of them along its first dimension.
   std::vector<const Tensor*> tensors;
+  // ModelOpt's weight_scale of each tensor, for nvfp4 alone.
+  std::vector<const Tensor*> block_scales;
+  // What multiplies all of a matrix: one F32 scalar a tensor, or one tensor with as many elements
+  // as there are matrices. Empty: 1.
+  std::vector<const Tensor*> scales;
   // Rows of the one tensor, in order, where the weight is a part of it; empty: all rows.
   std::vector<int> rows;
 
@@ -37,7 +42,9 @@ struct BoundGraph {
   ModelFacts facts;                         // the config's, without a draft head that is not there
   Graph graph;                              // formats as the checkpoint's, no bytes yet
   std::map<std::string, Binding> bindings;  // by the weight's name
-  std::vector<std::string> skipped;  // tensors left out: vision, audio, the MTP head if asked
+  // Tensors left out: vision, audio, scales of activations and of keys and values, the MTP head if
+  // asked.
+  std::vector<std::string> skipped;
 };
 
 // Throws Error(input) naming every kind of mismatch: a tensor that is absent, of another shape or

@@ -39,12 +39,16 @@ std::string named_token(const std::string& folder, const char* name) {
 }  // namespace
 
 std::string read_chat_template(const std::string& folder, ModelConfig& model) {
-  const std::string text = template_text(folder);
+  return use_chat_template(template_text(folder), named_token(folder, "bos_token"),
+                           named_token(folder, "eos_token"), model);
+}
+
+std::string use_chat_template(const std::string& text, const std::string& bos,
+                              const std::string& eos, ModelConfig& model) {
   model.chat_template = "none";
   if (text.empty()) return "";
   model.chat_template_sha256 = sha256_hex(text);
-  const TemplateFacts facts =
-      recognise_template(text, named_token(folder, "bos_token"), named_token(folder, "eos_token"));
+  const TemplateFacts facts = recognise_template(text, bos, eos);
   if (facts.kind.empty()) return facts.problem;
   model.chat_template = facts.kind;
   model.chat_facts = facts.facts;

@@ -11,5 +11,8 @@ namespace bolt {
 // tokenizer_config.json's chat_template. A checkpoint without one gets kind none, and so does one
 // whose template is not understood: then the answer says why, in one line; else it is empty.
 std::string read_chat_template(const std::string& folder, ModelConfig& model);
+// The same for a template's text, "" for none, and the tokens that it may print by name.
+std::string use_chat_template(const std::string& text, const std::string& bos,
+                              const std::string& eos, ModelConfig& model);
 
 }  // namespace bolt

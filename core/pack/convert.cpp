@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "core/base/contract.h"
 #include "core/base/cpu.h"
@@ -18,9 +19,12 @@
 #include "core/pack/chat_source.h"
 #include "core/pack/draft_vocab.h"
 #include "core/pack/file_kind.h"
+#include "core/pack/gguf_model.h"
 #include "core/pack/graph_walk.h"
+#include "core/pack/modelopt.h"
 #include "core/pack/package_text.h"
 #include "core/pack/package_writer.h"
+#include "core/pack/repackage.h"
 #include "core/pack/source_rows.h"
 #include "core/pack/verify.h"
 #include "core/text/tokenizer.h"
@@ -41,33 +45,6 @@ fs::path canonical_path(const std::string& path) {
   const fs::path canonical = fs::weakly_canonical(fs::absolute(path, error), error);
   if (error) throw Error(Exit::usage, fmt::format("{}: {}", printable(path), error.message()));
   return canonical;
-}
-
-// The target must not touch the source: replacing or filling it would destroy what is being read.
-void check_target(const ConvertOptions& options, const std::string& source_folder) {
-  if (options.target.empty()) throw Error(Exit::usage, "the target's name is empty");
-  const fs::path source = canonical_path(source_folder);
-  std::string trimmed = options.target;
-  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  const fs::path target = canonical_path(trimmed);
-  if (source == target) {
-    throw Error(Exit::usage,
-                fmt::format("{}: source and target are the same folder", options.target));
-  }
-  if (inside(target, source)) {
-    throw Error(Exit::usage,
-                fmt::format("{}: lies inside the source {}; choose a target outside it",
-                            options.target, options.source));
-  }
-  if (inside(source, target)) {
-    throw Error(Exit::usage, fmt::format("{}: holds the source {}; choose another target",
-                                         options.target, options.source));
-  }
-  const fs::path parent = target.parent_path();
-  if (!is_folder(parent.string())) {
-    throw Error(Exit::usage,
-                fmt::format("{}: its folder {} does not exist", options.target, parent.string()));
-  }
 }
 
 // Norms, the conv, A, D and dt_bias are f32 vectors, the embedding is plain: all of them, and the
@@ -105,6 +82,7 @@ void choose_formats(const ConvertOptions& options, BoundGraph& bound, ConvertFac
   if (!options.quant) return;
   each_weight(bound.graph, [&](const std::string& name, Weight& w) {
     if (!may_quantise(name, w) || kept(options, name, bound.bindings.at(name))) return;
+    if (is_integer(w.format)) return;  // what a checkpoint packed stays as it is
     w.format = *options.quant;
     facts.quantised.push_back(name);
   });
@@ -138,6 +116,7 @@ std::string options_json(const ConvertOptions& options, std::uint64_t n_draft_vo
       .member("keep", options.keep)
       .member("without_mtp", options.without_mtp)
       .member("draft_vocab", n_draft_vocab)
+      .member("geometry", geometry_text(options.geometry.value_or(Geometry{})))
       .member("verify", options.verify);
   return json.end_object().take();
 }
@@ -152,10 +131,10 @@ std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& 
                                       const WorkProgress& progress) {
   std::vector<PackageFile> files;
   for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-        "chat_template.jinja", "model.safetensors.index.json"}) {
+       {"config.json", "hf_quant_config.json", "generation_config.json", "tokenizer.json",
+        "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"}) {
     const std::string path = checkpoint.folder + "/" + name;
-    if (path_exists(path))
+    if (checkpoint.kind == "safetensors" && path_exists(path))
       files.push_back(
           {.path = name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
   }
@@ -194,47 +173,119 @@ void check_unchanged(const Checkpoint& checkpoint) {
   }
 }
 
+// A checkpoint with all that is read beside its tensors.
+struct Source {
+  Checkpoint checkpoint;
+  std::string name;  // declared origin: the folder's, or the GGUF file's
+  std::string tokenizer_json;
+  std::unique_ptr<Tokenizer> tokenizer;
+  CheckpointConfig config;
+  std::string template_problem;
+  QuantMetadata quantisation;
+};
+
+Source open_gguf_source(const ConvertOptions& options) {
+  Source source;
+  GgufCheckpoint opened = open_gguf(options.source);
+  // The package may lie beside the file; in a folder of files, that folder is the source.
+  check_conversion_target(options.target, options.source);
+  const std::string& file = opened.metadata.file.path();
+  source.name = fs::path(file).filename().string();
+  source.tokenizer_json = gguf_tokenizer_json(opened.metadata);
+  source.tokenizer = Tokenizer::from_json(source.tokenizer_json, file);
+  source.config = read_gguf_config(opened, *source.tokenizer);
+  const GgufTemplate chat = gguf_template(opened.metadata);
+  source.template_problem = use_chat_template(chat.text, chat.bos, chat.eos, source.config.model);
+  source.checkpoint = std::move(opened.checkpoint);
+  return source;
+}
+
+Source open_source(const ConvertOptions& options) {
+  if (is_gguf(options.source)) return open_gguf_source(options);
+  Source source;
+  source.checkpoint = open_checkpoint(options.source, options.without_mtp);
+  const std::string& folder = source.checkpoint.folder;
+  check_conversion_target(options.target, folder);
+  const std::string path = folder + "/tokenizer.json";
+  if (!path_exists(path)) {
+    throw Error(Exit::input, folder +
+                                 ": tokenizer.json is missing; fetch it from the "
+                                 "checkpoint's repository");
+  }
+  source.name = folder_name(folder);
+  source.tokenizer_json = read_file(path);
+  refuse_other_kinds(path, source.tokenizer_json);
+  source.tokenizer = Tokenizer::from_json(source.tokenizer_json, path);
+  source.config = read_checkpoint_config(folder, *source.tokenizer);
+  source.template_problem = read_chat_template(folder, source.config.model);
+  source.quantisation = read_quant_metadata(folder);
+  return source;
+}
+
 }  // namespace
 
+// The target must not touch the source: replacing or filling it would destroy what is being read.
+void check_conversion_target(const std::string& to, const std::string& from) {
+  if (to.empty()) throw Error(Exit::usage, "the target's name is empty");
+  const fs::path source = canonical_path(from);
+  std::string trimmed = to;
+  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
+  const fs::path target = canonical_path(trimmed);
+  if (source == target) {
+    throw Error(Exit::usage, fmt::format("{}: source and target are the same folder", to));
+  }
+  if (inside(target, source)) {
+    throw Error(Exit::usage,
+                fmt::format("{}: lies inside the source {}; choose a target outside it", to, from));
+  }
+  if (inside(source, target)) {
+    throw Error(Exit::usage,
+                fmt::format("{}: holds the source {}; choose another target", to, from));
+  }
+  const fs::path parent = target.parent_path();
+  if (!is_folder(parent.string())) {
+    throw Error(Exit::usage, fmt::format("{}: its folder {} does not exist", to, parent.string()));
+  }
+}
+
 ConvertFacts convert(const ConvertOptions& options) {
+  if (is_package(options.source)) return repackage(options);
   ConvertFacts facts;
   facts.source = options.source;
   facts.target = options.target;
-  facts.source_format = "safetensors";
   facts.arith_id = kContractId;
   facts.arith_sha256 = kContractSha256;
 
-  const Checkpoint checkpoint = open_checkpoint(options.source, options.without_mtp);
-  check_target(options, checkpoint.folder);
-  if (!path_exists(checkpoint.folder + "/tokenizer.json")) {
-    throw Error(Exit::input,
-                checkpoint.folder +
-                    ": tokenizer.json is missing; fetch it from the checkpoint's repository");
-  }
-  const std::string tokenizer = read_file(checkpoint.folder + "/tokenizer.json");
-  refuse_other_kinds(checkpoint.folder + "/tokenizer.json", tokenizer);
-  const auto encoder = Tokenizer::from_json(tokenizer, checkpoint.folder + "/tokenizer.json");
-  CheckpointConfig config = read_checkpoint_config(checkpoint.folder, *encoder);
-  config.model.name = facts.source_name = folder_name(checkpoint.folder);
+  const Source from = open_source(options);
+  const Checkpoint& checkpoint = from.checkpoint;
+  const std::string& tokenizer = from.tokenizer_json;
+  CheckpointConfig config = from.config;
+  facts.source_format = checkpoint.kind;
+  config.model.name = facts.source_name = from.name;
+  facts.template_problem = from.template_problem;
   BoundGraph bound = bind_checkpoint(checkpoint, config, options.without_mtp);
-  add_draft_vocab(options, *encoder, config.model.stop_ids, bound, facts);
+  facts.disagreeing = disagreements(from.quantisation, bound);
+  add_draft_vocab(options, *from.tokenizer, config.model.stop_ids, bound, facts);
   facts.options = options_json(options, facts.n_draft_vocab);
   check_keep(options, bound);
   choose_formats(options, bound, facts);
-  facts.template_problem = read_chat_template(checkpoint.folder, config.model);
+  bound.graph.geometry = options.geometry.value_or(Geometry{});
 
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
-  const SourceRows source(checkpoint, bound);
+  SourceRows source(checkpoint, bound);
+  source.measure(writer.pool(), options.progress);
   writer.write_weights(
       bound.graph, [&](const RowRun& run, RowCodes& rows) { source.fill(run, rows); },
-      [](const std::string&, int) { return 1.0f; }, options.progress);
+      [&](const std::string& name, int matrix) { return source.gain(name, matrix); },
+      options.progress);
   if (options.verify) {
     const Verified verified =
         verify_payload(writer.path(), bound.graph, source, writer.pool(), options.progress);
     facts.verified = true;
     facts.n_verified_values = verified.n_values;
     facts.n_verified_quantised = verified.n_quantised;
+    facts.errors = verified.errors;
   }
   facts.source_files = hash_sources(checkpoint, writer.pool(), options.progress);
   check_unchanged(checkpoint);

@@ -30,7 +30,7 @@ void write_weight(JsonWriter& json, const std::string& name, const Weight& w) {
       .member("file", w.file)
       .member("offset", w.offset)
       .member("bytes", w.bytes);
-  if (w.format == Format::nvfp4) json.member("gain_offset", w.gain_offset);
+  if (has_gain(w.format)) json.member("gain_offset", w.gain_offset);
   json.end_object();
 }
 
@@ -126,12 +126,17 @@ class WeightPlaces {
 void read_weight(const JsonValue& place, Weight& w) {
   const JsonValue format = place.at("format");
   Format found = Format::f32;
-  if (!format_named(format.string(), found)) format.fail("f32, bf16, f16, q8 or nvfp4");
-  // Vectors are f32; the embedding is read a row at a time, so it keeps a float format.
-  const bool fits = w.layout == Layout::tiles ||
-                    (w.format == Format::f32 ? found == Format::f32 : code_bytes(found) >= 2);
-  if (!fits) format.fail(w.format == Format::f32 ? "\"f32\"" : "a float format");
+  if (!format_named(format.string(), found)) format.fail("a format that bolt-package(5) lists");
+  // Vectors are f32. The embedding, plain as shaped, lies in tiles where its format has codes.
+  if (w.layout == Layout::plain && w.format == Format::f32 && found != Format::f32) {
+    format.fail("\"f32\"");
+  }
+  if (w.layout == Layout::plain && is_integer(found)) w.layout = Layout::tiles;
   w.format = found;
+  if (w.n_cols % block_cols(found) != 0 && block_cols(found) > kGroupCols) {
+    format.fail(fmt::format("another format: {} columns are no multiple of its {}", w.n_cols,
+                            block_cols(found)));
+  }
   const JsonValue layout = place.at("layout");
   if (layout.string() != layout_name(w.layout)) layout.fail(layout_name(w.layout));
   const JsonValue shape = place.at("shape");
@@ -148,7 +153,7 @@ void read_weight(const JsonValue& place, Weight& w) {
   if (w.bytes != weight_bytes(w)) {
     place.at("bytes").fail(fmt::format("{}, which shape and format need", weight_bytes(w)));
   }
-  if (w.format == Format::nvfp4) {
+  if (has_gain(w.format)) {
     w.gain_offset = place.at("gain_offset").unsigned_integer();
     if (w.gain_offset % 64 != 0) place.at("gain_offset").fail("a multiple of 64");
   }

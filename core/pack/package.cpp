@@ -215,6 +215,10 @@ class OpenPackage final : public Package {
       file.links = facts.links;
       const FileMap& map = maps_.emplace(file.path, FileMap(name, descriptor, facts)).first->second;
       descriptors_.emplace(file.path, std::move(descriptor));
+      if (options.carry_hashes && file.role == "payload") {
+        file.how = "carried";
+        continue;
+      }
       const auto cached = options.use_hash_cache ? cached_hash(facts) : std::nullopt;
       if (cached == file.sha256) {
         file.how = "cached";
@@ -325,7 +329,7 @@ class OpenPackage final : public Package {
         return map.bytes().data() + offset;
       };
       w.data = place(w.offset, w.bytes);
-      if (w.format == Format::nvfp4) {
+      if (has_gain(w.format)) {
         w.gains = reinterpret_cast<const float*>(
             place(w.gain_offset, static_cast<std::uint64_t>(w.n_matrices) * sizeof(float)));
       }

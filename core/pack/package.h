@@ -43,13 +43,18 @@ struct PackageFile {
   std::string role;
   std::uint64_t bytes = 0;
   std::string sha256;  // hex
-  std::string how;     // stream: hashed now from the bytes used; cached: from the hash cache
+  // stream: hashed now from the bytes used; cached: from the hash cache; carried: from the manifest
+  // that lists the same file
+  std::string how;
   std::uint64_t links = 1;
 };
 
 struct PackageOptions {
   int n_threads = 0;  // 0: all
   bool use_hash_cache = true;
+  // Take the payload's hashes from package.json (how: carried): for those who link the files and
+  // read no byte of them.
+  bool carry_hashes = false;
 };
 
 class Package {

@@ -2,9 +2,11 @@
 #include "core/pack/package_writer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -26,7 +28,7 @@ std::uint64_t aligned(std::uint64_t n, std::uint64_t to) { return (n + to - 1) /
 
 // Payload bytes of a weight with its gains behind it.
 std::uint64_t placed_bytes(const Weight& w) {
-  if (w.format != Format::nvfp4) return w.bytes;
+  if (!has_gain(w.format)) return w.bytes;
   return aligned(w.bytes, kGainAlignment) +
          static_cast<std::uint64_t>(w.n_matrices) * sizeof(float);
 }
@@ -57,11 +59,11 @@ std::vector<RowRun> row_runs(const Graph& graph, std::vector<std::string>& names
   std::size_t index = 0;
   each_weight(graph, [&](const std::string&, const Weight& w) {
     const std::string* name = &names[index++];
-    const auto tile_bytes = static_cast<std::uint64_t>(kTileRows) *
-                            static_cast<std::uint64_t>(w.n_cols) *
-                            static_cast<std::uint64_t>(code_bytes(w.format));
+    const auto bytes_of_tile = static_cast<std::uint64_t>(kTileRows) *
+                               static_cast<std::uint64_t>(w.n_cols) *
+                               static_cast<std::uint64_t>(code_bytes(w.format));
     const auto tiles =
-        std::max<std::uint64_t>(1, kRunBytes / std::max<std::uint64_t>(1, tile_bytes));
+        std::max<std::uint64_t>(1, kRunBytes / std::max<std::uint64_t>(1, bytes_of_tile));
     const auto step = static_cast<int>(std::min<std::uint64_t>(tiles * kTileRows, 1 << 20));
     for (int m = 0; m < w.n_matrices; ++m) {
       for (int row = 0; row < w.n_rows; row += step) {
@@ -95,7 +97,7 @@ void PackageWriter::place_weights(Graph& graph) {
     }
     w.file = file;
     w.offset = aligned(end, kWeightAlignment);
-    w.gain_offset = w.format == Format::nvfp4 ? aligned(w.offset + w.bytes, kGainAlignment) : 0;
+    w.gain_offset = has_gain(w.format) ? aligned(w.offset + w.bytes, kGainAlignment) : 0;
     end = w.offset + placed_bytes(w);
   });
   close();
@@ -128,15 +130,14 @@ void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const Gain
       std::uint64_t row_bytes =
           static_cast<std::uint64_t>(w.n_cols) * static_cast<std::uint64_t>(code_bytes(w.format));
       if (w.layout == Layout::tiles) {
-        const auto tile_bytes = static_cast<std::size_t>(n_groups(w.n_cols)) *
-                                static_cast<std::size_t>(block_bytes(w.format));
-        packed.resize(static_cast<std::size_t>(n_tiles(run.n_rows)) * tile_bytes);
+        const auto bytes_of_tile = static_cast<std::size_t>(tile_bytes(w.format, w.n_cols));
+        packed.resize(static_cast<std::size_t>(n_tiles(run.n_rows)) * bytes_of_tile);
         for (int tile = 0; tile < n_tiles(run.n_rows); ++tile) {
           pack_tile(rows, tile * kTileRows,
-                    packed.data() + static_cast<std::size_t>(tile) * tile_bytes);
+                    packed.data() + static_cast<std::size_t>(tile) * bytes_of_tile);
         }
         bytes = packed;
-        row_bytes = tile_bytes / kTileRows;
+        row_bytes = bytes_of_tile / kTileRows;
       }
       outputs.at(w.file).write_at(w.offset +
                                       static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
@@ -153,12 +154,54 @@ void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const Gain
         n, 1, [&](int begin, int end, int thread) { body(first + begin, first + end, thread); });
   }
   each_weight(graph, [&](const std::string& name, const Weight& w) {
-    if (w.format != Format::nvfp4) return;
+    if (!has_gain(w.format)) return;
     std::vector<float> gains;
     for (int m = 0; m < w.n_matrices; ++m) gains.push_back(gain(name, m));
     outputs.at(w.file).write_at(w.gain_offset, std::as_bytes(std::span(gains)));
   });
   for (auto& [name, out] : outputs) out.close();
+}
+
+bool PackageWriter::link_file(const std::string& from, const PackageFile& file) {
+  const std::string to = folder_.file(file.path);
+  files_.push_back(file);
+  PackageFile& placed = files_.back();
+  FileFacts facts;
+  if (::link(from.c_str(), to.c_str()) == 0) {
+    open_regular_file(to, facts);
+    placed.links = facts.links;
+    if (placed.role == "payload") placed.how = "carried";
+    return true;
+  }
+  // Another file system, one without links, or a file that has all it may have.
+  if (errno != EXDEV && errno != EPERM && errno != EMLINK && errno != ENOTSUP && errno != EACCES) {
+    throw Error(Exit::fault, fmt::format("{}: cannot link: {}", from, std::strerror(errno)));
+  }
+  const FileDescriptor source = open_regular_file(from, facts);
+  OutputFile out(to);
+  out.reserve(facts.bytes);
+  std::vector<std::byte> buffer(
+      std::min<std::uint64_t>(std::max<std::uint64_t>(facts.bytes, 1), 1 << 20));
+  Sha256 sha;
+  for (std::uint64_t at = 0; at < facts.bytes; at += buffer.size()) {
+    check_interrupt();
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), facts.bytes - at));
+    read_at(source, from, at, {buffer.data(), n});
+    sha.update(buffer.data(), n);
+    out.append(std::span<const std::byte>(buffer.data(), n));
+  }
+  out.close();
+  const std::string digest = sha.hex();
+  if (digest != file.sha256) {
+    throw Error(Exit::input,
+                fmt::format("{}: its SHA-256 is {}, package.json says {}; the file was "
+                            "changed, run `bolt convert` on the checkpoint again",
+                            from, digest, file.sha256));
+  }
+  placed.how = "stream";
+  placed.links = 1;
+  return false;
 }
 
 void PackageWriter::write_text(const std::string& name, const std::string& role,

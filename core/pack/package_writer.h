@@ -48,6 +48,9 @@ class PackageWriter {
   // Gives every weight of `graph` (formats set) its file and offset, and writes all of them.
   void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain,
                      const WorkProgress& progress);
+  // A file of another package as it stands, under the hash that it is known by: linked, or copied
+  // (and hashed on the way) where the file system does not link. Answers whether it was linked.
+  bool link_file(const std::string& from, const PackageFile& file);
   void write_text(const std::string& name, const std::string& role, const std::string& text);
 
   // Hashes the payload, writes package.json and renames the folder. Answers the files, as

@@ -16,6 +16,7 @@ inline constexpr std::uint64_t kHeaderBytesMax = 100'000'000;
 
 struct Tensor {
   std::string name;
+  std::string alias;  // what the same tensor is called in safetensors checkpoints; empty: name
   std::string dtype;  // as the header spells it: BF16, F16, F32, ...
   std::vector<std::int64_t> shape;
   int file = 0;              // index into Checkpoint::files
@@ -37,8 +38,9 @@ struct SourceFile {
 };
 
 struct Checkpoint {
-  std::string path;    // as given
-  std::string folder;  // that holds config.json
+  std::string kind = "safetensors";  // or gguf
+  std::string path;                  // as given
+  std::string folder;                // that holds config.json
   std::vector<SourceFile> files;
   std::map<std::string, Tensor, std::less<>> tensors;
   // Tensors that the index names and whose shard is absent (only ever MTP tensors).

@@ -31,6 +31,33 @@ std::uint32_t raw_bits(const std::byte* raw, int element_bytes, std::size_t i) {
 std::uint16_t recomputed_scale(double amax) {
   return float_to_f16(static_cast<float>(amax / 127.0));
 }
+// nvfp4's, by search: the nearest of the format's numbers, the even code where two are as near.
+double e4m3_number(int code) {
+  return static_cast<double>(e4m3_to_float(static_cast<std::uint8_t>(code)));
+}
+template <class NumberOf>
+int nearest_code(double x, int least, int most, NumberOf number_of) {
+  int best = least;
+  for (int code = least; code <= most; ++code) {
+    const double d = std::fabs(number_of(code) - x), so_far = std::fabs(number_of(best) - x);
+    if (d < so_far || (d == so_far && code % 2 == 0)) best = code;
+  }
+  return best;
+}
+int recomputed_e4m3(double amax, double g0) {
+  if (g0 == 0.0) return 1;
+  const double sixth = static_cast<double>(static_cast<float>(amax / 6.0));
+  return nearest_code(static_cast<double>(static_cast<float>(sixth / g0)), 1, 126, e4m3_number);
+}
+int recomputed_e2m1(double w, int scale, double g0) {
+  constexpr double kNumbers[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const double s = static_cast<double>(static_cast<float>(e4m3_number(scale) * g0));
+  if (s == 0.0) return 0;
+  const double x = static_cast<double>(static_cast<float>(std::fabs(w) / s));
+  const int code = nearest_code(x, 0, 7, [&](int c) { return kNumbers[c]; });
+  return code != 0 && w < 0.0 ? code | 8 : code;
+}
+
 int recomputed_code(double w, double s) {
   if (s == 0.0) return 0;
   const double q = std::nearbyint(static_cast<double>(static_cast<float>(w / s)));
@@ -40,23 +67,36 @@ int recomputed_code(double w, double s) {
 // One run of rows: its tensors' bytes against the package's.
 class RunCheck {
  public:
-  RunCheck(const RowRun& run, const Binding& binding, const Tensor* tensor, const std::byte* raw,
-           const std::byte* packed)
+  // gain: of the run's matrix, 1 where the format has none.
+  RunCheck(const RowRun& run, const Binding& binding, const RawRows& raw, const std::byte* packed,
+           float gain)
       : run_(run),
         w_(*run.weight),
         binding_(binding),
-        tensor_(tensor),
-        raw_(raw),
-        packed_(packed) {}
+        tensor_(raw.tensor),
+        rows_(raw),
+        raw_(raw.bytes.data()),
+        packed_(packed),
+        gain_(gain) {}
 
-  void all() const {
+  void all() {
+    std::vector<float> values(static_cast<std::size_t>(w_.n_cols));
     for (int r = 0; r < run_.n_rows; ++r) {
-      if (w_.format == Format::q8)
-        quantised_row(r);
-      else
+      if (is_integer(binding_.source)) {
+        coded_row(r, values);
+      } else if (!is_integer(w_.format)) {
         plain_row(r);
+      } else {
+        if (w_.format == Format::q8)
+          q8_row(r);
+        else
+          nvfp4_row(r);
+        add_errors(r);
+      }
     }
   }
+  double squared_error() const { return squared_error_; }
+  double squared_values() const { return squared_values_; }
 
  private:
   const std::byte* block(int r, int k) const {
@@ -101,7 +141,52 @@ class RunCheck {
     }
   }
 
-  void quantised_row(int r) const {
+  // Codes that were kept: both sides decoded, by formulas written apart. The doubled e2m1 codes
+  // have no -0, so there -0 equals +0; everywhere else bits are bits.
+  void coded_row(int r, std::vector<float>& values) const {
+    rows_.values(r, w_.n_cols, values.data());
+    const bool signless_zero = w_.format == Format::nvfp4 || w_.format == Format::mxfp4;
+    for (int k = 0; k < w_.n_cols; ++k) {
+      const float is = packed_value(w_.format, packed_, w_.n_cols, gain_, r, k);
+      const float should = values[static_cast<std::size_t>(k)];
+      if (float_bits(is) == float_bits(should) || (signless_zero && is == 0.0f && should == 0.0f))
+        continue;
+      differ(r, k, float_bits(is), float_bits(should));
+    }
+  }
+
+  void add_errors(int r) {
+    for (int k = 0; k < w_.n_cols; ++k) {
+      const double should = static_cast<double>(value(r, k));
+      const double is =
+          static_cast<double>(packed_value(w_.format, packed_, w_.n_cols, gain_, r, k));
+      squared_error_ += (is - should) * (is - should);
+      squared_values_ += should * should;
+    }
+  }
+
+  void nvfp4_row(int r) const {
+    const double g0 = static_cast<double>(gain_ * 0x1p-7f);
+    for (int first = 0; first < w_.n_cols; first += 16) {
+      const int end = std::min(w_.n_cols, first + 16);
+      double amax = 0.0;
+      for (int k = first; k < end; ++k)
+        amax = std::max(amax, std::fabs(static_cast<double>(value(r, k))));
+      const int column = first % kGroupCols;
+      const auto scale =
+          static_cast<int>(packed_scale(w_.format, block(r, first), r % kTileRows, column));
+      const int should = recomputed_e4m3(amax, g0);
+      if (scale != should)
+        differ(r, first, static_cast<std::uint32_t>(scale), static_cast<std::uint32_t>(should));
+      for (int k = first; k < end; ++k) {
+        const auto code = static_cast<std::uint32_t>(
+            recomputed_e2m1(static_cast<double>(value(r, k)), scale, g0));
+        if (found(r, k) != code) differ(r, k, found(r, k), code);
+      }
+    }
+  }
+
+  void q8_row(int r) const {
     for (int first = 0; first < w_.n_cols; first += kGroupCols) {
       const int end = std::min(w_.n_cols, first + kGroupCols);
       double amax = 0.0;
@@ -124,9 +209,28 @@ class RunCheck {
   const Weight& w_;
   const Binding& binding_;
   const Tensor* tensor_;
+  const RawRows& rows_;
   const std::byte* raw_;
   const std::byte* packed_;
+  const float gain_;
+  double squared_error_ = 0.0, squared_values_ = 0.0;
 };
+
+std::vector<std::pair<std::string, double>> relative_errors(
+    const std::vector<RowRun>& runs, const std::vector<std::pair<double, double>>& squares) {
+  std::map<std::string, std::pair<double, double>> sums;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (squares[i].second == 0.0) continue;
+    auto& sum = sums[*runs[i].name];
+    sum.first += squares[i].first;
+    sum.second += squares[i].second;
+  }
+  std::vector<std::pair<std::string, double>> errors;
+  for (const auto& [name, sum] : sums) errors.emplace_back(name, std::sqrt(sum.first / sum.second));
+  std::stable_sort(errors.begin(), errors.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return errors;
+}
 
 }  // namespace
 
@@ -143,14 +247,17 @@ Verified verify_payload(const std::string& folder, const Graph& graph, const Sou
   std::vector<std::string> names;
   const std::vector<RowRun> runs = row_runs(graph, names);
   std::atomic<std::uint64_t> n_values{0}, n_quantised{0};
+  // By run, so that their sums have one order.
+  std::vector<std::pair<double, double>> squares(runs.size());
   Meter meter(progress, "verifying", total);
   pool.parallel_for(static_cast<int>(runs.size()), 1, [&](int begin, int end, int) {
-    std::vector<std::byte> raw, packed;
+    RawRows raw;
+    std::vector<std::byte> packed;
     for (int i = begin; i < end; ++i) {
       check_interrupt();
       const RowRun& run = runs[static_cast<std::size_t>(i)];
       const Weight& w = *run.weight;
-      const Tensor* tensor = source.read_raw(run, raw);
+      source.read(run, raw);
       const std::uint64_t row_bytes =
           w.layout == Layout::tiles ? packed_matrix_bytes(w.format, kTileRows, w.n_cols) / kTileRows
                                     : static_cast<std::uint64_t>(w.n_cols) *
@@ -163,14 +270,29 @@ Verified verify_payload(const std::string& folder, const Graph& graph, const Sou
               w.offset + static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
                   static_cast<std::uint64_t>(run.first_row) * row_bytes,
               packed);
-      RunCheck(run, source.binding(run), tensor, raw.data(), packed.data()).all();
+      float gain = 1.0f;
+      if (has_gain(w.format)) {
+        read_at(files.at(w.file), folder + "/" + w.file,
+                w.gain_offset + 4 * static_cast<std::uint64_t>(run.matrix),
+                std::as_writable_bytes(std::span(&gain, 1)));
+      }
+      const bool quantised = is_integer(w.format) && !is_integer(source.binding(run).source);
+      if (quantised && has_gain(w.format) && gain != source.gain(*run.name, run.matrix)) {
+        throw Error(Exit::fault,
+                    fmt::format("verify: weight {} matrix {} has the gain {}, expected "
+                                "{}; nothing was written",
+                                *run.name, run.matrix, gain, source.gain(*run.name, run.matrix)));
+      }
+      RunCheck check(run, source.binding(run), raw, packed.data(), gain);
+      check.all();
+      squares[static_cast<std::size_t>(i)] = {check.squared_error(), check.squared_values()};
       const auto n = static_cast<std::uint64_t>(run.n_rows) * static_cast<std::uint64_t>(w.n_cols);
       n_values += n;
-      if (w.format == Format::q8) n_quantised += n;
+      if (quantised) n_quantised += n;
       meter.add(packed.size());
     }
   });
-  return {n_values, n_quantised};
+  return {n_values, n_quantised, relative_errors(runs, squares)};
 }
 
 }  // namespace bolt

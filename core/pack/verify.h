@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/pack/source_rows.h"
 
@@ -12,6 +14,8 @@ namespace bolt {
 struct Verified {
   std::uint64_t n_values = 0;     // compared with the checkpoint, bit for bit
   std::uint64_t n_quantised = 0;  // of them, codes and scales recomputed
+  // Of each quantised weight the relative error (ConvertFacts::errors), the worst first.
+  std::vector<std::pair<std::string, double>> errors;
 };
 
 // Compares the payload files in `folder` with the checkpoint. Throws Error(fault) naming weight,

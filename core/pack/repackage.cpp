@@ -1,0 +1,127 @@
+// Rewriting a package's graph around the payload it has.
+#include "core/pack/repackage.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/base/contract.h"
+#include "core/base/cpu.h"
+#include "core/base/error.h"
+#include "core/base/json.h"
+#include "core/pack/file_kind.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/package_text.h"
+#include "core/pack/package_writer.h"
+
+namespace bolt {
+namespace {
+
+void refuse_other_options(const ConvertOptions& options) {
+  const auto refuse = [](const char* option) {
+    throw Error(Exit::usage, fmt::format("{}: needs the checkpoint; from a package only --geometry "
+                                         "can be changed",
+                                         option));
+  };
+  if (options.quant) refuse("--quant");
+  if (!options.keep.empty()) refuse("--keep");
+  if (options.without_mtp) refuse("--without-mtp");
+  if (!options.draft_vocab_file.empty() || options.n_draft_vocab > 0) refuse("--draft-vocab");
+  if (!options.geometry) {
+    throw Error(Exit::usage, options.source +
+                                 ": is a package already; --geometry makes one of "
+                                 "another row geometry of it");
+  }
+}
+
+}  // namespace
+
+bool is_package(const std::string& path) {
+  return is_folder(path) && path_exists(path + "/package.json");
+}
+
+std::string geometry_text(const Geometry& geometry) {
+  switch (geometry.kind) {
+    case Geometry::Kind::dynamic:
+      return "dynamic";
+    case Geometry::Kind::fixed:
+      return fmt::format("fixed:{}", geometry.n_rows);
+    case Geometry::Kind::hybrid:
+      return fmt::format("hybrid:{}", geometry.n_rows);
+  }
+  return "";
+}
+
+Geometry parse_geometry(const std::string& option, const std::string& text) {
+  if (text == "dynamic") return {};
+  Geometry geometry;
+  std::string_view rows;
+  for (const auto& [prefix, kind] :
+       {std::pair{"fixed:", Geometry::Kind::fixed}, {"hybrid:", Geometry::Kind::hybrid}}) {
+    if (!text.starts_with(prefix)) continue;
+    geometry.kind = kind;
+    rows = std::string_view(text).substr(std::string_view(prefix).size());
+  }
+  const auto [end, error] =
+      std::from_chars(rows.data(), rows.data() + rows.size(), geometry.n_rows);
+  const bool whole = error == std::errc() && end == rows.data() + rows.size();
+  if (rows.empty() || !whole || geometry.n_rows < 1 || geometry.n_rows > 32) {
+    throw Error(Exit::usage, fmt::format("{}: {}, expected dynamic, fixed:R or hybrid:R with R "
+                                         "from 1 to 32",
+                                         option, json_quote(text)));
+  }
+  return geometry;
+}
+
+ConvertFacts repackage(const ConvertOptions& options) {
+  refuse_other_options(options);
+  ConvertFacts facts;
+  facts.source = options.source;
+  facts.target = options.target;
+  facts.source_format = "package";
+  facts.arith_id = kContractId;
+  facts.arith_sha256 = kContractSha256;
+  const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
+  const auto package =
+      Package::open(options.source, {.n_threads = n_threads, .carry_hashes = true});
+  check_conversion_target(options.target, package->path());
+  PackageWriter writer(options.target, options.force, n_threads);
+  for (const PackageFile& file : package->files()) {
+    facts.source_files.push_back(file);
+    facts.source_bytes += file.bytes;
+    if (file.role == "manifest" || file.role == "graph") continue;
+    if (writer.link_file(package->path() + "/" + file.path, file)) {
+      ++facts.n_linked;
+    } else {
+      ++facts.n_copied;
+    }
+  }
+  Graph graph = package->graph();
+  graph.geometry = *options.geometry;
+  writer.write_text("graph.json", "graph", graph_json(graph));
+  facts.source_name = package->source();
+  JsonWriter json;
+  json.begin_object()
+      .member("geometry", geometry_text(graph.geometry))
+      .member("package_sha256", package->files().front().sha256);
+  facts.options = json.end_object().take();
+  PackageFacts made;
+  made.bolt_version = options.bolt_version;
+  made.source = package->source();
+  made.source_files = facts.source_files;
+  made.options = facts.options;
+  facts.package_files = writer.finish(made, options.progress);
+  for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
+  facts.has_draft_head = graph.draft.has_value();
+  facts.n_draft_vocab = graph.draft ? graph.draft->vocab_ids.size() : 0;
+  each_weight(graph, [&](const std::string& name, const Weight& w) {
+    ++facts.n_tensors;
+    if (name == "draft.vocab_head") return;
+    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
+                          static_cast<std::uint64_t>(w.n_rows) *
+                          static_cast<std::uint64_t>(w.n_cols);
+  });
+  return facts;
+}
+
+}  // namespace bolt
