@@ -58,7 +58,7 @@ function(bolt_library name)
   target_link_libraries(bolt_${name} PUBLIC ${ARG_LIBS})
   if(BOLT_TESTS AND testing)
     add_library(bolt_${name}_testing STATIC ${testing})
-    target_link_libraries(bolt_${name}_testing PUBLIC bolt_${name})
+    target_link_libraries(bolt_${name}_testing PUBLIC bolt_${name} ${ARG_TEST_LIBS})
     target_compile_definitions(bolt_${name}_testing PRIVATE
       BOLT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" BOLT_BINARY_DIR="${PROJECT_BINARY_DIR}")
     list(APPEND ARG_TEST_LIBS bolt_${name}_testing)
