@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "cmd/action.h"
 #include "cmd/build_info.h"
 #include "cmd/options.h"
+#include "cmd/quality.h"
 #include "cmd/status_line.h"
 #include "cmd/streams.h"
 #include "cmd/values.h"
@@ -33,7 +35,8 @@ namespace {
 
 struct ConvertCommand {
   ConvertOptions work;
-  std::string draft_vocab;  // FILE or N, as given
+  std::string draft_vocab;            // FILE or N, as given
+  std::string compare_with, prompts;  // a package and a file, for quality.h
   SayOptions say;
   ReceiptOptions receipt;
 };
@@ -150,7 +153,16 @@ std::string summary(const ConvertFacts& done, const std::string& receipt, double
   return text + fmt::format("receipt   {}\n", receipt);
 }
 
-std::string as_json(const ConvertFacts& done, const std::string& receipt, double seconds) {
+std::string quality_line(const Quality& q) {
+  return fmt::format(
+      "KL        mean {:.6f}, largest {:.6f} nats ({} id {}); {} of {} choices are the same, {} "
+      "prompts\n",
+      q.mean_kl, q.largest_kl, q.worst_prompt, q.worst_position, q.n_same_choice, q.n_positions,
+      q.n_prompts);
+}
+
+std::string as_json(const ConvertFacts& done, const std::string& receipt, double seconds,
+                    const std::optional<Quality>& quality) {
   JsonWriter json;
   json.begin_object()
       .member("source", done.source)
@@ -173,7 +185,20 @@ std::string as_json(const ConvertFacts& done, const std::string& receipt, double
       .member("copied", done.n_copied);
   json.key("relative_errors").begin_object();
   for (const auto& [name, error] : done.errors) json.member(name, error);
-  json.end_object().member("seconds", seconds).member("receipt", receipt);
+  json.end_object();
+  if (quality) {
+    json.key("quality")
+        .begin_object()
+        .member("mean_kl", quality->mean_kl)
+        .member("largest_kl", quality->largest_kl)
+        .member("worst_prompt", quality->worst_prompt)
+        .member("worst_position", quality->worst_position)
+        .member("same_choice", quality->n_same_choice)
+        .member("positions", quality->n_positions)
+        .member("prompts", quality->n_prompts)
+        .end_object();
+  }
+  json.member("seconds", seconds).member("receipt", receipt);
   return json.end_object().take() + "\n";
 }
 
@@ -198,6 +223,12 @@ void read_draft_vocab_option(ConvertCommand& command) {
 
 Exit run_convert(ConvertCommand& command) {
   read_draft_vocab_option(command);
+  if (command.compare_with.empty() != command.prompts.empty()) {
+    throw Error(Exit::usage, "--compare and --prompts: give both, a package and prompts to try");
+  }
+  if (!command.compare_with.empty() && !is_package(command.compare_with)) {
+    throw Error(Exit::usage, command.compare_with + ": no package to compare with");
+  }
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const receipts::Where where = prepare_receipts(command.receipt);
@@ -220,10 +251,16 @@ Exit run_convert(ConvertCommand& command) {
   status.clear();
   const std::string receipt = write_receipts(command, done, where, total.count());
   const double seconds = static_cast<double>(total.count()) / 1e9;
+  if (!command.say.json && !command.say.quiet) write_err(summary(done, receipt, seconds));
+  std::optional<Quality> quality;
+  if (!command.compare_with.empty()) {
+    quality = compare_distributions(command.compare_with, done.target, command.prompts,
+                                    command.work.n_threads);
+  }
   if (command.say.json)
-    write_out(as_json(done, receipt, seconds));
-  else if (!command.say.quiet)
-    write_err(summary(done, receipt, seconds));
+    write_out(as_json(done, receipt, seconds, quality));
+  else if (quality && !command.say.quiet)
+    write_err(quality_line(*quality));
   return Exit::ok;
 }
 
@@ -255,6 +292,10 @@ void add_convert(CLI::App& app, Action& action) {
       ->type_name("PATTERN")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_text(*sub, "--compare", command->compare_with, "PACKAGE",
+           "Compare next-token distributions with this package's, on --prompts");
+  add_text(*sub, "--prompts", command->prompts, "FILE",
+           "Prompts for --compare: JSON lines with messages or prompt");
   sub->add_flag("--without-mtp", command->work.without_mtp, "Leave the MTP draft head out");
   add_text(*sub, "--draft-vocab", command->draft_vocab, "FILE|N",
            "Draft vocabulary: a JSON array of ids, or the N ids most frequent in --draft-text");

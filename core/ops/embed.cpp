@@ -18,9 +18,7 @@ void HostOps::embed(const Weight& table, std::span<const int> ids, Rows<float> x
     float* out = x.row(row);
     if (table.layout == Layout::tiles) {
       const float gain = table.gains != nullptr ? *table.gains : 1.0f;
-      for (int i = 0; i < table.n_cols; ++i) {
-        out[i] = packed_value(table.format, table.data, table.n_cols, gain, id, i);
-      }
+      packed_row(table.format, table.data, table.n_cols, gain, id, out);
       continue;
     }
     if (table.format == Format::f32) {

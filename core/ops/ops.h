@@ -140,7 +140,7 @@ class Ops {
   virtual std::unique_ptr<Operand> operand(int max_rows, int max_cols) = 0;
 
   // x[r] = table[ids[r]], widened to f32; of tiles in a format of codes, each element's value in
-  // float32 (packed_value of core/pack/tile_codec.h). ids in [0, vocab_size).
+  // float32 (packed_row of core/pack/tile_codec.h). ids in [0, vocab_size).
   virtual void embed(const Weight& table, std::span<const int> ids, Rows<float> x) = 0;
 
   // RMSNorm (Zhang & Sennrich, arXiv:1910.07467), §5: y = (x * rsqrt(mean(x^2) + eps)) * w.

@@ -212,8 +212,10 @@ SyntheticWeight plain_weight(std::vector<float> values, int n_rows, int n_cols) 
 
 double weight_value(const Weight& w, int m, int row, int column) {
   if (block_form(w.format).n_cols > 0) {
-    return static_cast<double>(packed_value(w.format, w.matrix(m), w.n_cols,
-                                            w.gains != nullptr ? w.gains[m] : 1.0f, row, column));
+    std::vector<float> values(static_cast<std::size_t>(w.n_cols));
+    packed_row(w.format, w.matrix(m), w.n_cols, w.gains != nullptr ? w.gains[m] : 1.0f, row,
+               values.data());
+    return static_cast<double>(values[static_cast<std::size_t>(column)]);
   }
   const Place place(w, m, row, column);
   const double gain = w.gains != nullptr ? static_cast<double>(w.gains[m]) : 1.0;

@@ -47,22 +47,19 @@ std::string digest_of(const Weight& w, bool signless_zero) {
   std::vector<float> row(static_cast<std::size_t>(w.n_cols));
   for (int m = 0; m < w.n_matrices; ++m) {
     for (int r = 0; r < w.n_rows; ++r) {
-      for (int k = 0; k < w.n_cols; ++k) {
-        float x = 0.0f;
-        if (w.layout == Layout::tiles) {
-          x = packed_value(w.format, w.matrix(m), w.n_cols, w.gains ? w.gains[m] : 1.0f, r, k);
-        } else {
-          const auto i = static_cast<std::size_t>(r) * static_cast<std::size_t>(w.n_cols) +
-                         static_cast<std::size_t>(k);
+      const float gain = w.gains ? w.gains[m] : 1.0f;
+      if (w.layout == Layout::tiles)
+        packed_row(w.format, w.matrix(m), w.n_cols, gain, r, row.data());
+      for (std::size_t k = 0; k < row.size(); ++k) {
+        const std::size_t i = static_cast<std::size_t>(r) * row.size() + k;
+        if (w.layout == Layout::plain && w.format == Format::f32) {
+          row[k] = w.as_f32()[i];
+        } else if (w.layout == Layout::plain) {
           std::uint16_t h = 0;
-          if (w.format == Format::f32) {
-            x = w.as_f32()[i];
-          } else {
-            std::memcpy(&h, w.data + 2 * i, 2);
-            x = w.format == Format::bf16 ? bf16_to_float(h) : f16_to_float(h);
-          }
+          std::memcpy(&h, w.data + 2 * i, 2);
+          row[k] = w.format == Format::bf16 ? bf16_to_float(h) : f16_to_float(h);
         }
-        row[static_cast<std::size_t>(k)] = signless_zero ? x + 0.0f : x;
+        if (signless_zero) row[k] = row[k] + 0.0f;
       }
       sha.update(row.data(), row.size() * sizeof(float));
     }

@@ -39,25 +39,24 @@ std::size_t first_not_finite(Format source, const std::byte* raw, std::size_t n)
 
 }  // namespace
 
-std::vector<std::byte> SourceRows::read_rows(const Binding& bound, const Tensor& tensor,
-                                             const RowRun& run, std::size_t row_bytes) const {
+void SourceRows::read_rows(const Binding& bound, const Tensor& tensor, const RowRun& run,
+                           std::size_t row_bytes, std::vector<std::byte>& raw) const {
   std::uint64_t first = static_cast<std::uint64_t>(run.first_row);
   if (bound.tensors.size() == 1) {
     first +=
         static_cast<std::uint64_t>(run.matrix) * static_cast<std::uint64_t>(run.weight->n_rows);
   }
-  std::vector<std::byte> raw(static_cast<std::size_t>(run.n_rows) * row_bytes);
+  raw.resize(static_cast<std::size_t>(run.n_rows) * row_bytes);
   const SourceFile& file = checkpoint_->files[static_cast<std::size_t>(tensor.file)];
   if (bound.rows.empty()) {
     read_at(file.descriptor, file.path, tensor.offset + first * row_bytes, raw);
-    return raw;
+    return;
   }
   for (std::uint64_t r = 0; r < static_cast<std::uint64_t>(run.n_rows); ++r) {
     const auto row = static_cast<std::uint64_t>(bound.rows[static_cast<std::size_t>(first + r)]);
     read_at(file.descriptor, file.path, tensor.offset + row * row_bytes,
             std::span(raw).subspan(static_cast<std::size_t>(r * row_bytes), row_bytes));
   }
-  return raw;
 }
 
 float SourceRows::scale_of(const Binding& bound, int matrix) const {
@@ -144,13 +143,13 @@ void SourceRows::read(const RowRun& run, RawRows& raw) const {
   const auto n_cols = static_cast<std::size_t>(run.weight->n_cols);
   raw.row_bytes = n_cols / static_cast<std::size_t>(raw.encoding->n_cols) *
                   static_cast<std::size_t>(raw.encoding->bytes);
-  raw.bytes = read_rows(bound, tensor, run, raw.row_bytes);
+  read_rows(bound, tensor, run, raw.row_bytes, raw.bytes);
   raw.scale_row_bytes = bound.block_scales.empty() ? 0 : n_cols / 16;
   raw.scales.clear();
   if (!bound.block_scales.empty()) {
     const std::size_t one =
         bound.block_scales.size() == 1 ? 0 : static_cast<std::size_t>(run.matrix);
-    raw.scales = read_rows(bound, *bound.block_scales[one], run, raw.scale_row_bytes);
+    read_rows(bound, *bound.block_scales[one], run, raw.scale_row_bytes, raw.scales);
   }
   raw.scale = scale_of(bound, run.matrix);
   if (is_integer(bound.source)) return;

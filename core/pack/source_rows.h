@@ -56,8 +56,8 @@ class SourceRows {
 
  private:
   float scale_of(const Binding& binding, int matrix) const;
-  std::vector<std::byte> read_rows(const Binding& binding, const Tensor& tensor, const RowRun& run,
-                                   std::size_t row_bytes) const;
+  void read_rows(const Binding& binding, const Tensor& tensor, const RowRun& run,
+                 std::size_t row_bytes, std::vector<std::byte>& raw) const;
 
   const Checkpoint* checkpoint_;
   const BoundGraph* bound_;

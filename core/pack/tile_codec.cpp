@@ -241,38 +241,103 @@ std::uint32_t packed_scale(Format format, const std::byte* block, int row, int c
   return 0;
 }
 
-float packed_value(Format format, const std::byte* data, int n_cols, float gain, int row,
-                   int column) {
-  const BlockForm form = block_form(format);
-  const int cols = block_cols(format), r = row % kTileRows, c = column % kGroupCols;
-  const std::byte* block =
-      data + static_cast<std::uint64_t>(row / kTileRows) * tile_bytes(format, n_cols) +
-      static_cast<std::uint64_t>(column / cols) * static_cast<std::uint64_t>(block_bytes(format));
-  if (form.n_cols > 0) {
-    const int group = column % cols / kGroupCols;
-    const unsigned raw = plane_code(form, block + group * form.group_bytes(), r, c);
-    if (format == Format::fp8)
-      return e4m3_to_float(static_cast<std::uint8_t>(raw)) * (gain * 512.0f);
-    const GroupScale scale = packed_group_scale(format, block, r, group);
-    const float product = scale.s[c / 16] * static_cast<float>(block_code(format, raw));
-    return has_offset(format) ? product + scale.m[c / 16] : product;
+namespace {
+
+// A row of fp8 or of a GGUF format; r is its place in the tile.
+template <Format kFormat>
+void block_row(const std::byte* tile, int n_cols, float gain, int r, float* values) {
+  constexpr BlockForm kForm = block_form(kFormat);
+  constexpr int kGroups = kForm.n_cols / kGroupCols;
+  for (int g = 0; g * kGroupCols < n_cols; ++g) {
+    const std::byte* block = tile + static_cast<std::ptrdiff_t>(g / kGroups) * kForm.block_bytes();
+    const std::byte* group = block + g % kGroups * kForm.group_bytes();
+    const GroupScale scale = packed_group_scale(kFormat, block, r, g % kGroups);
+    const int n = std::min(kGroupCols, n_cols - g * kGroupCols);
+    for (int c = 0; c < n; ++c) {
+      const unsigned raw = plane_code(kForm, group, r, c);
+      float x = 0.0f;
+      if constexpr (kFormat == Format::fp8) {
+        x = e4m3_to_float(static_cast<std::uint8_t>(raw)) * (gain * 512.0f);
+      } else {
+        x = scale.s[c / 16] * static_cast<float>(block_code(kFormat, raw));
+        if constexpr (has_offset(kFormat)) x = x + scale.m[c / 16];
+      }
+      values[g * kGroupCols + c] = x;
+    }
   }
-  const std::uint32_t code = packed_code(format, block, r, c);
+}
+
+// A row of the formats that packed_code knows.
+template <Format kFormat>
+void coded_row(const std::byte* tile, int n_cols, float gain, int r, float* values) {
+  for (int k = 0; k < n_cols; ++k) {
+    const std::byte* block =
+        tile + static_cast<std::ptrdiff_t>(k / kGroupCols) * block_bytes(kFormat);
+    const int c = k % kGroupCols;
+    const std::uint32_t code = packed_code(kFormat, block, r, c);
+    const auto half = static_cast<std::uint16_t>(code);
+    if constexpr (kFormat == Format::f32) values[k] = bits_float(code);
+    if constexpr (kFormat == Format::bf16) values[k] = bf16_to_float(half);
+    if constexpr (kFormat == Format::f16) values[k] = f16_to_float(half);
+    if constexpr (kFormat == Format::q8) {
+      values[k] = f16_to_float(static_cast<std::uint16_t>(packed_scale(kFormat, block, r, c))) *
+                  static_cast<float>(static_cast<std::int8_t>(code));
+    }
+    if constexpr (kFormat == Format::nvfp4) {
+      // An e4m3 scale is an f16 number's upper bits, times 2^8; codes are doubled.
+      const auto scale = static_cast<std::uint16_t>(packed_scale(kFormat, block, r, c) << 7);
+      values[k] =
+          static_cast<float>(kTwiceE2m1[code]) * (f16_to_float(scale) * 128.0f) * (gain * 0x1p-7f);
+    }
+  }
+}
+
+}  // namespace
+
+void packed_row(Format format, const std::byte* data, int n_cols, float gain, int row,
+                float* values) {
+  const std::byte* tile =
+      data + static_cast<std::uint64_t>(row / kTileRows) * tile_bytes(format, n_cols);
+  const int r = row % kTileRows;
   switch (format) {
     case Format::f32:
-      return bits_float(code);
+      return coded_row<Format::f32>(tile, n_cols, gain, r, values);
     case Format::bf16:
-      return bf16_to_float(static_cast<std::uint16_t>(code));
+      return coded_row<Format::bf16>(tile, n_cols, gain, r, values);
     case Format::f16:
-      return f16_to_float(static_cast<std::uint16_t>(code));
+      return coded_row<Format::f16>(tile, n_cols, gain, r, values);
     case Format::q8:
-      return f16_to_float(static_cast<std::uint16_t>(packed_scale(format, block, r, c))) *
-             static_cast<float>(static_cast<std::int8_t>(code));
-    default: {  // nvfp4: an e4m3 scale is an f16 number's upper bits, times 2^8
-      const auto scale =
-          f16_to_float(static_cast<std::uint16_t>(packed_scale(format, block, r, c) << 7));
-      return static_cast<float>(kTwiceE2m1[code]) * (scale * 128.0f) * (gain * 0x1p-7f);
-    }
+      return coded_row<Format::q8>(tile, n_cols, gain, r, values);
+    case Format::nvfp4:
+      return coded_row<Format::nvfp4>(tile, n_cols, gain, r, values);
+    case Format::fp8:
+      return block_row<Format::fp8>(tile, n_cols, gain, r, values);
+    case Format::q4_0:
+      return block_row<Format::q4_0>(tile, n_cols, gain, r, values);
+    case Format::q4_1:
+      return block_row<Format::q4_1>(tile, n_cols, gain, r, values);
+    case Format::q5_0:
+      return block_row<Format::q5_0>(tile, n_cols, gain, r, values);
+    case Format::q5_1:
+      return block_row<Format::q5_1>(tile, n_cols, gain, r, values);
+    case Format::q2_k:
+      return block_row<Format::q2_k>(tile, n_cols, gain, r, values);
+    case Format::q3_k:
+      return block_row<Format::q3_k>(tile, n_cols, gain, r, values);
+    case Format::q4_k:
+      return block_row<Format::q4_k>(tile, n_cols, gain, r, values);
+    case Format::q5_k:
+      return block_row<Format::q5_k>(tile, n_cols, gain, r, values);
+    case Format::q6_k:
+      return block_row<Format::q6_k>(tile, n_cols, gain, r, values);
+    case Format::iq4_nl:
+      return block_row<Format::iq4_nl>(tile, n_cols, gain, r, values);
+    case Format::iq4_xs:
+      return block_row<Format::iq4_xs>(tile, n_cols, gain, r, values);
+    case Format::iq2_xxs:
+      return block_row<Format::iq2_xxs>(tile, n_cols, gain, r, values);
+    case Format::mxfp4:
+      return block_row<Format::mxfp4>(tile, n_cols, gain, r, values);
   }
 }
 

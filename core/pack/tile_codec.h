@@ -65,10 +65,10 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to);
 std::uint32_t packed_code(Format format, const std::byte* block, int row, int column);
 std::uint32_t packed_scale(Format format, const std::byte* block, int row, int column);
 
-// Value of element (row, column) of a matrix that is packed at `data`, in float32, as the library
-// that owns the format decodes it: nvfp4 and fp8 RN(code scale * the matrix's own scale), which is
-// gain * 2^-7 and gain * 2^9; the rest of block_values.h with one rounding.
-float packed_value(Format format, const std::byte* data, int n_cols, float gain, int row,
-                   int column);
+// Values of a row of a matrix that is packed at `data`, in float32, as the library that owns the
+// format decodes them: nvfp4 and fp8 RN(code scale * the matrix's own scale), which is gain * 2^-7
+// and gain * 2^9; the rest of block_values.h with one rounding.
+void packed_row(Format format, const std::byte* data, int n_cols, float gain, int row,
+                float* values);
 
 }  // namespace bolt
