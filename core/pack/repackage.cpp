@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/base/contract.h"
@@ -96,6 +97,8 @@ ConvertFacts repackage(const ConvertOptions& options) {
       ++facts.n_copied;
     }
   }
+  std::sort(facts.source_files.begin(), facts.source_files.end(),
+            [](const PackageFile& a, const PackageFile& b) { return a.path < b.path; });
   Graph graph = package->graph();
   graph.geometry = *options.geometry;
   writer.write_text("graph.json", "graph", graph_json(graph));

@@ -136,11 +136,14 @@ int main(int argc, char** argv) {
   constexpr struct {
     Format format;
     const char* name;
-  } kFormats[] = {{Format::q8, "q8"},
-                  {Format::nvfp4, "nvfp4"},
-                  {Format::bf16, "bf16"},
-                  {Format::f16, "f16"},
-                  {Format::f32, "f32"}};
+  } kFormats[] = {
+      {Format::q8, "q8"},         {Format::nvfp4, "nvfp4"},   {Format::bf16, "bf16"},
+      {Format::f16, "f16"},       {Format::f32, "f32"},       {Format::fp8, "fp8"},
+      {Format::q4_0, "q4_0"},     {Format::q4_1, "q4_1"},     {Format::q5_0, "q5_0"},
+      {Format::q5_1, "q5_1"},     {Format::q2_k, "q2_k"},     {Format::q3_k, "q3_k"},
+      {Format::q4_k, "q4_k"},     {Format::q5_k, "q5_k"},     {Format::q6_k, "q6_k"},
+      {Format::iq4_nl, "iq4_nl"}, {Format::iq4_xs, "iq4_xs"}, {Format::iq2_xxs, "iq2_xxs"},
+      {Format::mxfp4, "mxfp4"}};
   for (Isa isa : {Isa::avx512, Isa::avx2, Isa::scalar}) {
     if (!cpu_has(isa) || (!options.isa.empty() && options.isa != isa_name(isa))) continue;
     HostOps ops(options.n_threads, isa);
