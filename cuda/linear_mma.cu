@@ -187,9 +187,12 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
       Fragment<F> fragment;
       RowGroup<NN> x[2];
       load_rows(x[0], first);
+      int offset = 0;
       for (int group = first; group < last; group += 2) {
+        constexpr int kRun = WeightQueue<F>::kRunGroups;
         if (group + 1 < last) load_rows(x[1], group + 1);
-        const std::byte* pair = queue.ring + queue.wait_front();
+        offset = (group - first) % kRun == 0 ? queue.wait_front() : offset + 2 * block_bytes(F);
+        const std::byte* pair = queue.ring + offset;
         fragment.read(pair, g, t);
         fragment.template add<NN>(x[0].codes, x[0].scale, acc);
         if (group + 2 < last) load_rows(x[0], group + 2);
@@ -197,7 +200,7 @@ __global__ void __launch_bounds__(32 * kWarpsOf<F, NN>, NN == 4 ? 2 : 1) integer
           fragment.read(pair + block_bytes(F), g, t);
           fragment.template add<NN>(x[1].codes, x[1].scale, acc);
         }
-        queue.pop(lane);
+        if ((group + 2 - first) % kRun == 0 || group + 2 >= last) queue.pop(lane);
       }
 #pragma unroll
       for (int n = 0; n < NN; ++n) {

@@ -12,7 +12,7 @@
 namespace bolt::cuda {
 namespace {
 
-constexpr int kWarpsMax = 16;
+constexpr int kWarpsFew = 12, kWarpsMax = 16;
 
 __device__ __forceinline__ int dot(std::uint32_t w, std::uint32_t x, int sum) {
   return __dp4a(static_cast<int>(w), static_cast<int>(x), sum);
@@ -157,8 +157,9 @@ template <Format F, int R>
 constexpr int kRowsBytes = R* kSegmentGroups*(32 + 4 + (F == Format::nvfp4 ? 8 : 0));
 
 // Grid (tiles, row blocks or slots), block 32 x n_warps.
-template <Format F, int R, bool Slots>
-__global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) {
+template <Format F, int R, bool Slots, int MaxWarps>
+__global__ void __launch_bounds__(32 * MaxWarps, R == 1 && MaxWarps <= 12 ? 3 : 2)
+    integer_rows(LinearArgs a) {
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int tile = blockIdx.x;
@@ -223,19 +224,20 @@ __global__ void __launch_bounds__(32 * kWarpsMax, 2) integer_rows(LinearArgs a) 
         acc[r] = group.add(codes[2 * i], codes[2 * i + 1], twelve, scales[i], acc[r]);
       }
     };
+    constexpr int kRun = WeightQueue<F>::kRunGroups;
     if (count == kSegmentGroups) {
 #pragma unroll
-      for (int g = 0; g < kSegmentGroups; g += 2) {
+      for (int g = 0; g < kSegmentGroups; g += kRun) {
         const int offset = queue.wait_front();
-        add_group(g, offset);
-        add_group(g + 1, offset + block_bytes(F));
+#pragma unroll
+        for (int u = 0; u < kRun; ++u) add_group(g + u, offset + u * block_bytes(F));
         queue.pop(lane);
       }
     } else {
-      for (int g = 0; g < count; g += 2) {
+      for (int g = 0; g < count; g += kRun) {
         const int offset = queue.wait_front();
-        add_group(g, offset);
-        if (g + 1 < count) add_group(g + 1, offset + block_bytes(F));
+        for (int u = 0; u < min(kRun, count - g); ++u)
+          add_group(g + u, offset + u * block_bytes(F));
         queue.pop(lane);
       }
     }
@@ -346,9 +348,10 @@ void launch_integer(const LinearArgs& a, const dim3& grid, int n_segments, cudaS
   const int turns = (n_segments + most - 1) / most;
   const int n_warps = (n_segments + turns - 1) / turns;
   const std::size_t shared = static_cast<std::size_t>(n_warps) * of_warp + sums;
-  allow_shared(integer_rows<F, R, Slots>, shared);
-  launch(integer_rows<F, R, Slots>, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream,
-         a);
+  auto* kernel = n_warps <= kWarpsFew ? integer_rows<F, R, Slots, kWarpsFew>
+                                      : integer_rows<F, R, Slots, kWarpsMax>;
+  allow_shared(kernel, shared);
+  launch(kernel, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream, a);
 }
 
 template <Format F, int R, bool Slots>

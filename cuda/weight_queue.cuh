@@ -1,7 +1,7 @@
-// A warp's weights on their way into shared memory: a ring of pairs of groups, filled by the bulk
-// copy engine (sm_90 and later) or by asynchronous 16-byte copies (before). A warp's pairs are
-// those of its segments first, first + step, ... of one tile, in order; all in flight at once hide
-// the memory's latency, and a kernel fills the ring before it waits for the kernels before it.
+// A warp's weights on their way into shared memory: a ring of runs of groups, filled by the bulk
+// copy engine (sm_90 and later) or by asynchronous 16-byte copies (before). A warp's runs are those
+// of its segments first, first + step, ... of one tile, in order; all in flight at once hide the
+// memory's latency, and a kernel fills the ring before it waits for the kernels before it.
 #pragma once
 
 #include "core/pack/tiles.h"
@@ -12,25 +12,28 @@ namespace bolt::cuda {
 template <Format F>
 struct WeightQueue {
   static constexpr int kBlockBytes = block_bytes(F);
-  static constexpr int kPairBytes = 2 * kBlockBytes;
-  static constexpr int kDepth = F == Format::q8 ? 3 : 4;  // pairs in flight
-  static constexpr int kBytes = kDepth * kPairBytes + kDepth * 8;
+  // Groups of a run, and runs in flight: a whole segment of nvfp4, which one copy fetches; of q8,
+  // as much as lets three blocks of eleven warps share a multiprocessor.
+  static constexpr int kRunGroups = F == Format::q8 ? 2 : kSegmentGroups;
+  static constexpr int kDepth = F == Format::q8 ? 3 : 1;
+  static constexpr int kRunBytes = kRunGroups * kBlockBytes;
+  static constexpr int kBytes = kDepth * kRunBytes + kDepth * 8;
   static constexpr int kStride = (kBytes + 15) / 16 * 16;  // of the warps' rings
 
   std::byte* ring;
   const std::uint8_t* tile;  // the tile's first block
   int n_groups;              // of the tile
   int step;                  // between this warp's segments
-  // The pair that is issued next, and the ring's place that is read next.
+  // The run that is issued next, and the ring's place that is read next.
   int next_group, place;
   std::uint32_t parity;
 
   BOLT_DEV std::uint32_t address(const void* p) const {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
   }
-  BOLT_DEV std::byte* slot(int i) const { return ring + i * kPairBytes; }
+  BOLT_DEV std::byte* slot(int i) const { return ring + i * kRunBytes; }
   BOLT_DEV std::uint64_t* barrier(int i) const {
-    return reinterpret_cast<std::uint64_t*>(ring + kDepth * kPairBytes) + i;
+    return reinterpret_cast<std::uint64_t*>(ring + kDepth * kRunBytes) + i;
   }
 
   // Before it is known what to fetch.
@@ -51,7 +54,7 @@ struct WeightQueue {
 #endif
     __syncwarp();
   }
-  // Starts the first kDepth pairs. `first` is the warp's first segment; it may be past the tile's.
+  // Starts the first kDepth runs. `first` is the warp's first segment; it may be past the tile's.
   BOLT_DEV void start(const std::uint8_t* tile_blocks, int groups, int first, int segment_step,
                       int lane) {
     tile = tile_blocks;
@@ -65,7 +68,7 @@ struct WeightQueue {
 
   BOLT_DEV void issue(int i, int lane) {
     if (next_group < n_groups) {
-      const int groups = min(2, n_groups - next_group);
+      const int groups = min(kRunGroups, n_groups - next_group);
       const std::uint8_t* from = tile + static_cast<std::int64_t>(next_group) * kBlockBytes;
 #if __CUDA_ARCH__ >= 900
       if (lane == 0) {
@@ -86,8 +89,8 @@ struct WeightQueue {
                      : "memory");
       }
 #endif
-      // The pair after this one: of the same segment, or the first of the warp's next.
-      next_group += 2;
+      // The run after this one: of the same segment, or the first of the warp's next.
+      next_group += kRunGroups;
       if (next_group % kSegmentGroups == 0) next_group += (step - 1) * kSegmentGroups;
     }
 #if __CUDA_ARCH__ < 900
@@ -95,7 +98,7 @@ struct WeightQueue {
 #endif
   }
 
-  // Waits for the next pair; its offset in the ring: group u of it is u * kBlockBytes further.
+  // Waits for the next run; its offset in the ring: group u of it is u * kBlockBytes further.
   BOLT_DEV int wait_front() const {
 #if __CUDA_ARCH__ >= 900
     std::uint32_t done;
@@ -111,9 +114,9 @@ struct WeightQueue {
     asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
     __syncwarp();
 #endif
-    return place * kPairBytes;
+    return place * kRunBytes;
   }
-  // Done with it: its place takes the next pair that is not on its way.
+  // Done with it: its place takes the next run that is not on its way.
   BOLT_DEV void pop(int lane) {
     __syncwarp();  // every lane has read it
     issue(place, lane);
