@@ -2,11 +2,12 @@
 // weights.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <map>
 
 #include "core/base/error.h"
 #include "core/engine/backend.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/tile_codec.h"
 #include "cuda/check.h"
 #include "cuda/ops.h"
 
@@ -67,39 +68,19 @@ class Uploader {
   int next_ = 0;
 };
 
-void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
-  const auto mixer = [&](Mixer& m) {
-    if (auto* a = std::get_if<Mamba2>(&m)) {
-      for (Weight* w : {&a->in_proj, &a->conv_w, &a->conv_b, &a->A, &a->D, &a->dt_bias,
-                        &a->gate_norm, &a->out_proj}) {
-        visit(*w);
-      }
-    } else if (auto* b = std::get_if<Attention>(&m)) {
-      for (Weight* w : {&b->q_proj, &b->k_proj, &b->v_proj, &b->o_proj}) visit(*w);
-    } else if (auto* c = std::get_if<Mlp>(&m)) {
-      for (Weight* w : {&c->up_proj, &c->down_proj}) visit(*w);
-    } else if (auto* d = std::get_if<Moe>(&m)) {
-      for (Weight* w : {&d->router, &d->router_bias, &d->experts_up, &d->experts_down,
-                        &d->shared_up, &d->shared_down, &d->latent_down, &d->latent_up}) {
-        visit(*w);
-      }
-    }
-  };
-  visit(graph.embedding);
-  for (Layer& layer : graph.layers) {
-    visit(layer.norm);
-    mixer(layer.mixer);
-  }
-  visit(graph.final_norm);
-  visit(graph.lm_head);
-  if (!graph.draft) return;
-  for (Weight* w : {&graph.draft->enorm, &graph.draft->hnorm, &graph.draft->eh_proj}) visit(*w);
-  for (Layer& layer : graph.draft->layers) {
-    visit(layer.norm);
-    mixer(layer.mixer);
-  }
-  visit(graph.draft->final_norm);
-  visit(graph.draft->vocab_head);
+bool has_kernels(Format format) {
+  return format == Format::f32 || format == Format::bf16 || format == Format::f16 ||
+         format == Format::q8 || format == Format::nvfp4;
+}
+
+void require_kernels(const Graph& graph) {
+  each_weight(graph, [](const std::string& name, const Weight& w) {
+    if (has_kernels(w.format)) return;
+    throw Error(Exit::input,
+                "--device cuda: " + name + " is in " + std::string(format_name(w.format)) +
+                    ", the GPU kernels take f32, bf16, f16, q8 and nvfp4; use --device "
+                    "cpu, or convert with --quant q8");
+  });
 }
 
 }  // namespace
@@ -107,8 +88,7 @@ void for_each_weight(Graph& graph, const std::function<void(Weight&)>& visit) {
 Graph CudaOps::place(const Graph& host) {
   Graph graph = host;
   std::uint64_t needed = 0;
-  for_each_weight(graph, [&](Weight& w) {
-    if (!w.present()) return;
+  each_weight(graph, [&](const std::string&, Weight& w) {
     needed += aligned(w.bytes);
     if (w.gains != nullptr)
       needed += aligned(static_cast<std::size_t>(w.n_matrices) * sizeof(float));
@@ -133,8 +113,7 @@ Graph CudaOps::place(const Graph& host) {
     }
     return to;
   };
-  for_each_weight(graph, [&](Weight& w) {
-    if (!w.present()) return;
+  each_weight(graph, [&](const std::string&, Weight& w) {
     w.data = put(w.data, w.bytes);
     if (w.gains == nullptr) return;
     w.gains = reinterpret_cast<const float*>(
@@ -189,6 +168,7 @@ Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
     throw Error(Exit::fault, "--device cuda: " + std::string(p.name) + " is " + cuda::arch_name(p) +
                                  ", at least sm_80 is needed; use --device cpu");
   }
+  cuda::require_kernels(graph);
   auto ops = std::make_unique<cuda::CudaOps>(ordinal, graphs);
   Graph placed = ops->place(graph);
   return {std::move(ops), std::move(placed), p.name, cuda::arch_name(p), p.multiProcessorCount};
