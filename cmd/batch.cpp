@@ -83,7 +83,7 @@ Exit BatchServer::run() {
     cut("cancelled");
   }
   if (!broken) sink_.sync();
-  pack_.close(n_done_ + n_failed_, n_failed_);
+  (void)pack_.close();
   if (broken) std::rethrow_exception(broken);
   if (!settings_.quiet) write_err(summary());
   if (failure_) std::rethrow_exception(failure_);
@@ -163,16 +163,26 @@ void BatchServer::handle(BatchLine line) {
 
 void BatchServer::fail(const BatchLine& line, const LineError& error) {
   ++n_failed_;
+  pack_.add_failed(line.number);
   tell(error_record(line, error));
 }
 
 void BatchServer::admit() {
   while (!waiting_.empty() && std::ssize(live_) < settings_.n_parallel) {
+    if (!live_.empty() && !has_room(waiting_.front())) return;  // in turn: none overtakes it
     BatchLine line = std::move(waiting_.front());
     waiting_.pop_front();
     source_.settle();
     start(std::move(line));
   }
+}
+
+bool BatchServer::has_room(const BatchLine& line) const {
+  const Task& task = std::get<BatchRequest>(line.what).task;
+  Request request;
+  request.prompt_ids = task.prompt_ids;
+  request.max_new = task.max_new;
+  return session_.engine().has_room(request);
 }
 
 std::unique_ptr<BatchServer::Live> BatchServer::prepare(BatchLine line) {

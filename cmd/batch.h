@@ -28,7 +28,7 @@ class BatchServer {
   };
   // All must outlive the batch.
   BatchServer(Session& session, LineSource& source, RecordSink& sink, receipts::PackWriter& pack,
-        const Settings& settings);
+              const Settings& settings);
   ~BatchServer();
 
   // Answers all lines and seals the session. ok, no (some line failed) or interrupted.
@@ -41,6 +41,7 @@ class BatchServer {
   void loop();
   void handle(BatchLine line);
   void admit();
+  bool has_room(const BatchLine& line) const;
   std::unique_ptr<Live> prepare(BatchLine line);
   void start(BatchLine line);
   void collect();

@@ -131,6 +131,16 @@ std::vector<Message> read_messages(const JsonValue& value) {
   return messages;
 }
 
+bool is_word_line(std::string_view bytes) {
+  try {
+    const JsonDocument document = JsonDocument::parse("", bytes);
+    return document.root().is_object() && document.root().members().size() == 1 &&
+           (document.root().find("cancel") || document.root().find("stats"));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 LineParser::LineParser(const Session& session, BatchDefaults defaults)
     : session_(session), defaults_(std::move(defaults)) {
   try {

@@ -44,6 +44,9 @@ struct BatchLine {
   std::variant<LineError, BatchRequest, CancelLine, StatsLine> what;
 };
 
+// Whether a line is a word to the server, which asks for no reply.
+bool is_word_line(std::string_view bytes);
+
 struct BatchDefaults {
   GenerationOptions generation;
   std::optional<std::string> system;

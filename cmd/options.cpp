@@ -257,6 +257,8 @@ EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
   options.context = model.context;
   options.cost_table = how.cost_table;
   options.n_slots = how.n_slots;
+  options.prefix_bytes = how.prefix_bytes;
+  options.decode_share = how.decode_share;
   return options;
 }
 

@@ -37,7 +37,9 @@ struct HowOptions {
   Isa isa = Isa::automatic;
   bool no_graphs = false;
   std::string cost_table;
-  int n_slots = 1;  // sequences at once; --parallel where a command has it
+  int n_slots = 1;                // sequences at once; --parallel where a command has it
+  std::int64_t prefix_bytes = 0;  // --prefix-cache; < 0: as many as the engine sees fit
+  double decode_share = 0.25;
 };
 
 struct SayOptions {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "cmd/batch_line.h"
 #include "cmd/build_info.h"
 #include "cmd/package_facts.h"
 #include "cmd/receipt.h"
@@ -12,6 +13,7 @@
 #include "receipts/audit.h"
 #include "receipts/build_facts.h"
 #include "receipts/digest.h"
+#include "receipts/lines_audit.h"
 #include "receipts/plan.h"
 #include "receipts/sign_file.h"
 #include "receipts/write.h"
@@ -166,12 +168,15 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
 void add_audit(CLI::App& app, Action& action, const Verbs& common) {
   struct Options {
     std::vector<std::string> folders;
-    std::string plan, output, redaction_key;
+    std::string plan, input, output, redaction_key;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("audit", "Hold a folder of runs against their plan");
+  CLI::App* sub =
+      app.add_subcommand("audit", "Hold folders of runs against their plan, or a batch's input");
   sub->add_option("DIR", options->folders, "Folders with the runs' receipts and packs")->required();
-  sub->add_option("--plan", options->plan, "The plan")->type_name("FILE")->required();
+  sub->add_option("--plan", options->plan, "The plan")->type_name("FILE");
+  sub->add_option("--lines", options->input, "A batch's input instead: every line answered once")
+      ->type_name("FILE");
   sub->add_option("-o,--output", options->output, "Seal what was found, as a receipt of kind audit")
       ->type_name("FILE");
   sub->add_option("--redaction-key", options->redaction_key, "Key of keyed receipts")
@@ -180,11 +185,25 @@ void add_audit(CLI::App& app, Action& action, const Verbs& common) {
   sub->footer(
       "Every planned cell must be there once, in its order, intact, as planned, and say the same\n"
       "tokens as the other runs of its prompt. There is no tolerance to set.\n"
-      "Example: bolt receipt audit runs/ --plan p.bolt.jsonl\n"
+      "With --lines, the packs of one batch's sessions: every line of the input must be answered\n"
+      "once, by an intact run of that line, or be among a session's failed ones.\n"
+      "Examples: bolt receipt audit runs/ --plan p.bolt.jsonl\n"
+      "          bolt receipt audit shard1/ shard2/ --lines batch.jsonl\n"
       "Exit status: 0 clean, 1 something found, 4 an empty plan or nothing to check.");
   sub->callback([options, common, &action] {
     action = [options, common] {
       return answer(*common, [&] {
+        if (options->plan.empty() == options->input.empty()) {
+          throw Failure(Status::usage, "audit: give --plan or --lines, one of them");
+        }
+        if (!options->input.empty()) {
+          if (!options->output.empty()) {
+            throw Failure(Status::usage, "--output seals an audit of a plan, not of lines");
+          }
+          receipts::LinesAuditOptions lines;
+          lines.is_word = is_word_line;
+          return receipts::audit_lines(options->folders, options->input, lines);
+        }
         receipts::AuditOptions audit;
         audit.columns = terminal_columns();
         if (!options->redaction_key.empty()) {

@@ -73,6 +73,7 @@ Exit serve(ServeOptions opts) {
 
 void add_serve_stdin(CLI::App& app, Action& action) {
   auto opts = std::make_shared<ServeOptions>();
+  opts->how.prefix_bytes = -1;
   auto* sub = app.add_subcommand("serve-stdin", "Answer many requests, one JSON object a line");
   const std::string group = "Batch";
   add_integer(*sub, "--parallel", opts->n_parallel, 1, kParallelMax,
@@ -82,6 +83,18 @@ void add_serve_stdin(CLI::App& app, Action& action) {
            "Append the records to this file instead of stdout")
       ->group(group);
   sub->add_flag("--resume", opts->resume, "Go on with FILE: answer only what it does not answer")
+      ->group(group);
+  add_parsed(*sub, "--prefix-cache", "SIZE",
+             "Memory for prefixes that later prompts may begin with; 0: none (eight a request)",
+             [opts](const std::string& name, const std::string& text) {
+               opts->how.prefix_bytes = parse_bytes(name, text);
+             })
+      ->group(group);
+  add_parsed(*sub, "--decode-share", "X",
+             "Of the time while prompts fill, the part for replies alone, 0 to 0.9 (0.25)",
+             [opts](const std::string& name, const std::string& text) {
+               opts->how.decode_share = static_cast<double>(parse_float(name, text, 0.0f, 0.9f));
+             })
       ->group(group);
   add_text(*sub, "--shard", opts->shard, "I/N|slurm",
            "Take every N-th line, from the I-th on; slurm: by srun's variables")

@@ -11,7 +11,6 @@
 
 #include "cmd/testing/batch_records.h"
 #include "core/base/json.h"
-#include "core/base/sha256.h"
 
 namespace bolt::testing {
 namespace {
@@ -26,32 +25,6 @@ std::string prompt_line(const std::string& id, const std::string& prompt,
 // A reply that goes on until it is stopped.
 std::string endless_line(const std::string& id) {
   return prompt_line(id, kCount, ", \"ignore_eos\": true, \"stream\": true");
-}
-
-// What `bolt run` says alone.
-Record alone(const ScratchFolder& home, std::vector<std::string> args, bool logits = false) {
-  args.insert(args.begin(), {"run", "--json", "-q"});
-  const std::string file = home.file("alone.safetensors");
-  if (logits) args.insert(args.end(), {"--logits", file});
-  const Ended ended = run_bolt(home, args);
-  INFO(ended.err);
-  REQUIRE(ended.status == 0);
-  std::string text = ended.out;
-  text.replace(text.find('{'), 1, "{\"id\":null,\"line\":1,");
-  Record record = read_records(text).at(1);
-  if (logits) {
-    // The tensor is what follows the header; it is named last.
-    const std::string bytes = file_bytes(file);
-    const std::size_t at = bytes.find("\"logits\"");
-    const std::size_t offsets = bytes.find("\"data_offsets\":[", at) + 16;
-    const std::size_t begin = std::stoul(bytes.substr(offsets));
-    const std::size_t end = std::stoul(bytes.substr(bytes.find(',', offsets) + 1));
-    std::uint64_t n_header = 0;
-    bytes.copy(reinterpret_cast<char*>(&n_header), 8);
-    record.logits_sha256 =
-        sha256_hex(std::string_view(bytes).substr(8 + n_header + begin, end - begin));
-  }
-  return record;
 }
 
 std::string receipt_folder(const ScratchFolder& home, const std::string& suffix) {
@@ -117,7 +90,7 @@ TEST_CASE("serve-stdin: every line is answered as `bolt run` answers it alone") 
   REQUIRE(served.records.size() == pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Record& together = served.records.at(static_cast<std::int64_t>(i) + 1);
-    const Record by_itself = alone(home, pairs[i].second, /*logits=*/true);
+    const Record by_itself = run_alone(home, pairs[i].second, /*logits=*/true);
     INFO(pairs[i].first);
     CHECK(together.ids == by_itself.ids);
     CHECK(together.text == by_itself.text);
@@ -128,7 +101,7 @@ TEST_CASE("serve-stdin: every line is answered as `bolt run` answers it alone") 
   // The control: another seed is another reply, so the comparison can fail.
   std::vector<std::string> other = pairs[4].second;
   other[5] = "8";
-  CHECK(alone(home, other, true).logits_sha256 != served.records.at(5).logits_sha256);
+  CHECK(run_alone(home, other, true).logits_sha256 != served.records.at(5).logits_sha256);
 }
 
 TEST_CASE("serve-stdin: what is wrong with a line is said with its key (cases 36, 38, 46)") {
@@ -228,7 +201,7 @@ TEST_CASE("serve-stdin: OpenAI's batch lines are answered in OpenAI's shape") {
   CHECK(a.root().at("response").at("status_code").integer() == 200);
   const JsonValue body = a.root().at("response").at("body");
   const JsonValue choice = body.at("choices").items().at(0);
-  CHECK(choice.at("message").at("content").string() == alone(home, {"What is 8 + 51?"}).text);
+  CHECK(choice.at("message").at("content").string() == run_alone(home, {"What is 8 + 51?"}).text);
   CHECK(choice.at("finish_reason").string() == "stop");
   CHECK(body.at("usage").at("completion_tokens").integer() > 3);
   const JsonDocument b = JsonDocument::parse("b", served.records.at(2).json);
@@ -246,7 +219,7 @@ TEST_CASE("serve-stdin: OpenAI's batch lines are answered in OpenAI's shape") {
   }
   const JsonDocument c = JsonDocument::parse("c", served.records.at(3).json);
   CHECK(c.root().at("response").at("body").at("choices").items().at(0).at("text").string() ==
-        alone(home, {"--raw", "-n", "8", "One, two,"}).text);
+        run_alone(home, {"--raw", "-n", "8", "One, two,"}).text);
   const JsonDocument h = JsonDocument::parse("h", served.records.at(8).json);
   CHECK(h.root()
             .at("response")
@@ -256,7 +229,7 @@ TEST_CASE("serve-stdin: OpenAI's batch lines are answered in OpenAI's shape") {
             .at(0)
             .at("message")
             .at("content")
-            .string() == alone(home, {"--no-think", "What is 8 + 51?"}).text);
+            .string() == run_alone(home, {"--no-think", "What is 8 + 51?"}).text);
 }
 
 TEST_CASE("serve-stdin: token records join to the reply, also with a stop text") {

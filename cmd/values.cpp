@@ -73,6 +73,14 @@ std::uint64_t parse_u64(std::string_view option, std::string_view text) {
   return value;
 }
 
+std::int64_t parse_bytes(std::string_view option, std::string_view text) {
+  constexpr std::string_view kSuffixes = "kMGT";
+  const std::size_t power = text.empty() ? std::string_view::npos : kSuffixes.find(text.back());
+  const int shift = power == std::string_view::npos ? 0 : 10 * (static_cast<int>(power) + 1);
+  if (shift > 0) text.remove_suffix(1);
+  return parse_integer(option, text, 0, std::numeric_limits<std::int64_t>::max() >> shift) << shift;
+}
+
 std::string parse_hex(std::string_view option, std::string_view text, std::size_t max_bytes) {
   std::string hex;
   bool holds = text.size() % 2 == 0 && text.size() <= 2 * max_bytes && !text.empty();

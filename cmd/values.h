@@ -23,6 +23,8 @@ std::int64_t parse_integer(std::string_view option, std::string_view text, std::
                            std::int64_t high);
 float parse_float(std::string_view option, std::string_view text, float low, float high);
 std::uint64_t parse_u64(std::string_view option, std::string_view text);
+// A number of bytes, with a suffix k, M, G or T (powers of 1024) or none.
+std::int64_t parse_bytes(std::string_view option, std::string_view text);
 // Lower-case hex of an even length up to max_bytes; upper case is lowered.
 std::string parse_hex(std::string_view option, std::string_view text, std::size_t max_bytes);
 // Error(usage): OPTION: TEXT is not one of NAMES.

@@ -389,6 +389,8 @@ Value session_body(const SessionFacts& facts) {
     body.set("session.lines", facts.totals->lines);
     body.set("session.answered", facts.totals->answered);
     body.set("session.failed", facts.totals->failed);
+    const std::vector<std::int64_t>& failed = facts.totals->failed_lines;
+    put(body, "session.failed_lines", Value::Array(failed.begin(), failed.end()));
     std::vector<Digest> rids;
     for (const std::string& rid : facts.totals->rids) rids.push_back(must_be_digest(rid, "a rid"));
     body.set("session.root", hex(merkle_root(rids)));

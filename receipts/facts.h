@@ -246,8 +246,10 @@ struct ConversionFacts {
 };
 
 // What a session came to, known when it closes.
+inline constexpr std::size_t kFailedLinesMax = 65536;
 struct SessionTotals {
   std::int64_t lines = 0, answered = 0, failed = 0;
+  std::vector<std::int64_t> failed_lines;  // at most kFailedLinesMax of them
   std::vector<std::string> rids;  // of its runs, in line order
 };
 

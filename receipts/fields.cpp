@@ -172,6 +172,8 @@ constexpr Field kFields[] = {
   {"session.lines", T::integer, 'O', "", "S", "", "lines read"},
   {"session.answered", T::integer, 'O', "", "S", "", "runs sealed"},
   {"session.failed", T::integer, 'O', "", "S", "", "lines that got an error"},
+  {"session.failed_lines", T::list, 'O', "", "S", "", "their numbers, at most 65536"},
+  {"session.failed_lines[]", T::integer, 'O', "S", "", "", "one of them"},
   {"session.root", T::sha256, 'O', "", "S", "", "RFC 6962 root over its runs' rids in line order"},
 
   {"conversion", T::object, 'O', "C", "", "", "how a package was made"},

@@ -81,8 +81,15 @@ Written PackWriter::add(RunFacts& facts) {
   return {rid, fmt::format("{}#{}", path_, n_)};
 }
 
-Written PackWriter::close(std::int64_t lines, std::int64_t failed) {
+void PackWriter::add_failed(std::int64_t line) {
   const std::lock_guard lock(mutex_);
+  ++n_failed_;
+  if (failed_lines_.size() < kFailedLinesMax) failed_lines_.push_back(line);
+}
+
+Written PackWriter::close() {
+  const std::lock_guard lock(mutex_);
+  std::sort(failed_lines_.begin(), failed_lines_.end());
   std::stable_sort(rids_.begin(), rids_.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   SessionFacts facts = facts_;
@@ -91,9 +98,10 @@ Written PackWriter::close(std::int64_t lines, std::int64_t failed) {
   facts.common.parents = {{"session", session_.rid}};
   fill_in(facts.common);
   SessionTotals& totals = facts.totals.emplace();
-  totals.lines = lines;
+  totals.lines = n_ + n_failed_;
   totals.answered = n_;
-  totals.failed = failed;
+  totals.failed = n_failed_;
+  totals.failed_lines = failed_lines_;
   for (const auto& [line, rid] : rids_) totals.rids.push_back(hex(rid));
   const Value body = session_body(facts);
   append(sealed_lines(body, ""), true);

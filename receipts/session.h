@@ -27,9 +27,12 @@ class PackWriter {
   // last sync is a second ago. Returns the rid and PACK#N. May be called from several threads.
   Written add(RunFacts& facts);
 
-  // Seals the totals: lines read, lines that got an error, and the root over the runs' rids in the
-  // order of their lines.
-  Written close(std::int64_t lines, std::int64_t failed);
+  // A line got an error instead of a run.
+  void add_failed(std::int64_t line);
+
+  // Seals the totals: lines with a run or an error, those with an error, and the root over the
+  // runs' rids in the order of their lines.
+  Written close();
 
   const std::string& session_rid() const { return session_.rid; }
   const std::string& session_path() const { return session_.path; }
@@ -43,7 +46,8 @@ class PackWriter {
   Written session_;
   std::string path_;
   int fd_ = -1;
-  std::int64_t n_ = 0, last_sync_ns_ = 0;
+  std::int64_t n_ = 0, n_failed_ = 0, last_sync_ns_ = 0;
+  std::vector<std::int64_t> failed_lines_;
   std::vector<std::pair<std::int64_t, Digest>> rids_;  // line, rid: 40 bytes a run
 };
 

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/base/json.h"
+#include "core/base/sha256.h"
 
 namespace bolt::testing {
 namespace {
@@ -75,6 +76,31 @@ Served serve(const ScratchFolder& home, const std::string& lines, std::vector<st
   INFO(served.ended.err);
   served.records = read_records(served.ended.out);
   return served;
+}
+
+Record run_alone(const ScratchFolder& home, std::vector<std::string> args, bool logits) {
+  args.insert(args.begin(), {"run", "--json", "-q"});
+  const std::string file = home.file("alone.safetensors");
+  if (logits) args.insert(args.end(), {"--logits", file});
+  const Ended ended = run_bolt(home, args);
+  INFO(ended.err);
+  REQUIRE(ended.status == 0);
+  std::string text = ended.out;
+  text.replace(text.find('{'), 1, "{\"id\":null,\"line\":1,");
+  Record record = read_records(text).at(1);
+  if (logits) {
+    // The tensor is what follows the header; it is named last.
+    const std::string bytes = file_bytes(file);
+    const std::size_t at = bytes.find("\"logits\"");
+    const std::size_t offsets = bytes.find("\"data_offsets\":[", at) + 16;
+    const std::size_t begin = std::stoul(bytes.substr(offsets));
+    const std::size_t end = std::stoul(bytes.substr(bytes.find(',', offsets) + 1));
+    std::uint64_t n_header = 0;
+    bytes.copy(reinterpret_cast<char*>(&n_header), 8);
+    record.logits_sha256 =
+        sha256_hex(std::string_view(bytes).substr(8 + n_header + begin, end - begin));
+  }
+  return record;
 }
 
 }  // namespace bolt::testing

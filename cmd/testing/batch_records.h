@@ -32,4 +32,7 @@ std::map<std::int64_t, Record> read_records(const std::string& jsonl);
 Served serve(const ScratchFolder& home, const std::string& lines,
              std::vector<std::string> args = {});
 
+// What `bolt run ARGS` says alone; with `logits`, also the digest of its logits.
+Record run_alone(const ScratchFolder& home, std::vector<std::string> args, bool logits = false);
+
 }  // namespace bolt::testing

@@ -17,8 +17,14 @@ struct CostTable {
   std::int64_t level_ns = 0;                               // the whole head
   std::int64_t vocab_level_ns = 0;  // the draft vocabulary's rows; 0: the package has none
 
+  // Past the table, each row costs what the last 16 did.
   double window(int n_rows) const {
-    return static_cast<double>(window_ns[static_cast<std::size_t>(n_rows)]);
+    const auto at = [this](int r) {
+      return static_cast<double>(window_ns[static_cast<std::size_t>(r)]);
+    };
+    if (n_rows <= kCostRowsMax) return at(n_rows);
+    return at(kCostRowsMax) +
+           (n_rows - kCostRowsMax) * (at(kCostRowsMax) - at(kCostRowsMax - 16)) / 16;
   }
   double level(bool draft_vocab) const {
     return static_cast<double>(draft_vocab ? vocab_level_ns : level_ns);

@@ -27,6 +27,17 @@ DepthRule::DepthRule(const CostTable& costs)
       all_(2.0, costs.window(2) + costs.level(false)),
       head_(2.0, costs.window(2) + costs.level(false)),
       copy_(2.0 * costs.window(kCopyRows) / costs.window(1), costs.window(kCopyRows)) {
+  make_convex();
+}
+
+void DepthRule::share(int n_sequences) {
+  if (n_sequences == n_sequences_) return;
+  n_sequences_ = n_sequences;
+  scale_ = costs_.window(1) * n_sequences / costs_.window(n_sequences);
+  make_convex();
+}
+
+void DepthRule::make_convex() {
   // From each corner to the one with the least slope, the farthest of equals.
   for (int from = 1; from < kWindowRowsMax;) {
     const auto slope_to = [&](int to) { return (window(to) - window(from)) / (to - from); };
@@ -51,36 +62,36 @@ bool DepthRule::asks_head(bool draft_vocab) const {
 }
 
 void DepthRule::price_drafts(bool draft_vocab, std::span<float> prices) const {
-  const double rate = all_.value(), level = costs_.level(draft_vocab);
+  const double level = costs_.level(draft_vocab) / n_sequences_;
   for (std::size_t k = 0; k < prices.size(); ++k) {
-    prices[k] = static_cast<float>(rate * (convex_[k + 2] - convex_[k + 1] + level));
+    prices[k] = static_cast<float>(rate() * (convex_[k + 2] - convex_[k + 1] + level));
   }
 }
 
 int DepthRule::n_verified(std::span<const Draft> chain) const {
-  const double rate = all_.value();
   double product = 1.0, gain = 0.0, best = 0.0;
   int n_best = 0;
   for (int k = 1; k <= static_cast<int>(chain.size()); ++k) {
     product *= static_cast<double>(chain[static_cast<std::size_t>(k - 1)].probability);
     gain += product * product;
-    const double worth = gain - rate * (window(k + 1) - window(1));
+    const double worth = gain - rate() * (window(k + 1) - window(1));
     if (worth >= best) best = worth, n_best = k;
   }
   return n_best;
 }
 
 void DepthRule::learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens) {
-  const double cost = window(n_drafts + 1) + n_levels * costs_.level(draft_vocab);
+  const double own = window(n_drafts + 1) - window(1) + window(1) / n_sequences_;
+  const double cost = (own + n_levels * costs_.level(draft_vocab) / n_sequences_) * scale_;
   all_.add(n_tokens, cost);
   head_probation_.pass_round();
   copy_probation_.pass_round();
   if (is_copy) {
     copy_.add(n_tokens, cost);
-    copy_probation_.judge(copy_.value() * window(1));
+    copy_probation_.judge(copy_.value() * costs_.window(1));
   } else if (n_levels > 0) {
     head_.add(n_tokens, cost);
-    head_probation_.judge(head_.value() * window(1));
+    head_probation_.judge(head_.value() * costs_.window(1));
   }
 }
 

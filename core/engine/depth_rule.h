@@ -46,9 +46,16 @@ class Probation {
 // W is the greatest convex function below V, so that a step of V (kernels take rows by the block)
 // stops a chain no sooner than the cheap rows behind the step allow. Where V is convex this is the
 // rule "verify draft k while P_k^2 >= R (V[k+1] - V[k])".
+//
+// Rounds that n sequences share: the call holds n rows before any draft, so V and W begin at n rows
+// instead of one, a sequence pays an n-th of V[n] and of a level, and R counts in shares of V[n].
 class DepthRule {
  public:
   explicit DepthRule(const CostTable& costs);
+  // What follows is about rounds that so many sequences share; 1 at first.
+  void share(int n_sequences);
+  // R: tokens for a nanosecond of added rows.
+  double rate() const { return all_.value() * scale_; }
 
   // Whether the head is to be asked this round at all.
   bool asks_head(bool draft_vocab) const;
@@ -62,9 +69,13 @@ class DepthRule {
   void learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens);
 
  private:
-  double window(int n_rows) const { return costs_.window(n_rows); }
+  // V, of this sequence's n_rows and one row of each other's.
+  double window(int n_rows) const { return costs_.window(n_sequences_ - 1 + n_rows); }
+  void make_convex();
 
   const CostTable costs_;
+  int n_sequences_ = 1;
+  double scale_ = 1.0;                               // V[1] in an n-th of V[n]
   std::array<double, kWindowRowsMax + 2> convex_{};  // W
   SmoothedRate all_, head_, copy_;
   Probation head_probation_, copy_probation_;

@@ -12,6 +12,9 @@ namespace bolt {
 namespace {
 
 constexpr std::size_t kCoverageIds = 16;
+// Of drafts in a shared round: a copy is verified whole where it pays at all, and drafts of a fixed
+// number are not weighed.
+constexpr float kCopyGain = 1.0f, kUnweighed = 2.0f;
 
 class StandardDrafter final : public Drafter {
  public:
@@ -31,11 +34,12 @@ class StandardDrafter final : public Drafter {
   void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) override {
     if (fixed_ >= 0) max_drafts = std::min(max_drafts, fixed_);
     if (max_drafts < 1) return;
-    if (fixed_ < 0 && !rule_) rule_.emplace(costs_());
+    if (fixed_ < 0) share(plan);
     if (copies_on_ && (!rule_ || rule_->copies())) {
       plan.ids = copies_.propose(known, max_drafts);
       end_at_stop(plan.ids);
       plan.is_copy = !plan.ids.empty();
+      plan.gains.assign(plan.ids.size(), rule_ ? kCopyGain : kUnweighed);
       if (plan.is_copy) return;
     }
     if (!head_on_) return;
@@ -49,17 +53,29 @@ class StandardDrafter final : public Drafter {
 
   void choose(std::span<const Draft> chain, DraftPlan& plan) override {
     const auto n = rule_ ? static_cast<std::size_t>(rule_->n_verified(chain)) : chain.size();
-    for (const Draft& draft : chain.first(n)) plan.ids.push_back(draft.id);
+    float product = 1.0f;
+    for (const Draft& draft : chain.first(n)) {
+      plan.ids.push_back(draft.id);
+      product *= draft.probability;
+      plan.gains.push_back(rule_ ? product * product : kUnweighed);
+    }
   }
 
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
     if (plan.is_copy) copies_.learn(n_accepted);
     if (!rule_) return;
+    rule_->share(plan.n_sharing);
     rule_->learn(plan.is_copy, plan.draft_vocab, n_levels, static_cast<int>(plan.ids.size()),
                  n_accepted + 1);
   }
 
  private:
+  void share(DraftPlan& plan) {
+    if (!rule_) rule_.emplace(costs_());
+    rule_->share(plan.n_sharing);
+    plan.rate = rule_->rate();
+    plan.costs = &costs_();
+  }
   bool is_covered(std::span<const int> known) const {
     if (in_vocab_.empty()) return false;
     const auto last = known.last(std::min(known.size(), kCoverageIds));

@@ -21,6 +21,13 @@ struct DraftPlan {
   int max_levels = 0;            // > 0: the head is asked for so many drafts
   bool draft_vocab = false;      // over the draft vocabulary alone
   std::span<const float> go_on;  // DraftAsk::go_on; lives in the drafter
+
+  // Of a round that several sequences share: how many do (set before plan()), and what the loop
+  // needs to see which of all drafts are worth a row together.
+  int n_sharing = 1;
+  std::vector<float> gains;  // [draft]: expected tokens, never rising; above 1: not to be weighed
+  double rate = 0.0;         // tokens for a nanosecond (depth_rule.h); 0: no rule weighs
+  const CostTable* costs = nullptr;
 };
 
 class Drafter {

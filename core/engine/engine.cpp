@@ -22,20 +22,46 @@ namespace {
 // A chunk reads all weights once: a GPU, whose arithmetic is faster, needs more rows to be worth
 // it.
 constexpr int kHostChunkRows = 512, kDeviceChunkRows = 2048;
+constexpr int kPagesPerPrefix = 4;  // a chunk's, of 512 rows
+constexpr int kPrefixesMax = 4096;
 constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
 
-std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options) {
+// What a kept prefix takes: its state and a few pages of its own.
+std::uint64_t bytes_of_prefix(Ops& ops, const Package& package, const EngineOptions& options) {
+  return state_bytes(package.graph()) +
+         kPagesPerPrefix * kPageKeys * kv_bytes_per_position(ops, package.graph(), options.kv);
+}
+
+int resolve_prefixes(Ops& ops, const Package& package, const EngineOptions& options) {
+  const std::uint64_t each = bytes_of_prefix(ops, package, options);
+  if (options.prefix_bytes == 0 || each == 0) return 0;
+  if (options.prefix_bytes < 0) {
+    const std::uint64_t free_bytes = ops.free_bytes();
+    const auto wanted = static_cast<std::uint64_t>(8 * options.n_slots);
+    return static_cast<int>(free_bytes == 0 ? wanted : std::min(wanted, free_bytes / 8 / each));
+  }
+  const std::uint64_t n = static_cast<std::uint64_t>(options.prefix_bytes) / each;
+  if (n == 0) {
+    throw Error(Exit::usage, "--prefix-cache: " + std::to_string(options.prefix_bytes) +
+                                 " bytes hold no prefix; one needs " + std::to_string(each));
+  }
+  return static_cast<int>(std::min<std::uint64_t>(n, kPrefixesMax));
+}
+
+// prefix_bytes: of the free memory, what is spoken for.
+std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options,
+                             std::uint64_t prefix_bytes) {
   const std::int64_t limit = package.config().context_limit;
   if (options.context > limit) {
     throw Error(Exit::usage, "--context: " + std::to_string(options.context) +
                                  " is more than the model's limit of " + std::to_string(limit));
   }
   const std::uint64_t per_position = kv_bytes_per_position(ops, package.graph(), options.kv);
-  const std::uint64_t available = ops.free_bytes();
+  const std::uint64_t free_bytes = ops.free_bytes();
+  const std::uint64_t available = free_bytes - std::min(free_bytes, prefix_bytes);
   if (per_position == 0 || available == 0) return options.context > 0 ? options.context : limit;
-  const std::uint64_t each = per_position * static_cast<std::uint64_t>(options.n_slots);
   if (options.context > 0) {
-    const auto most = static_cast<std::int64_t>(available / each);
+    const auto most = static_cast<std::int64_t>(available / per_position);
     if (options.context > most) {
       throw Error(Exit::usage, "--context: keys and values of " + std::to_string(options.context) +
                                    " ids do not fit the free memory; at most " +
@@ -43,8 +69,21 @@ std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptio
     }
     return options.context;
   }
-  const auto fits = static_cast<std::int64_t>(available / 2 / each);
+  const auto fits = static_cast<std::int64_t>(available / 2 / per_position);
   return std::max<std::int64_t>(1, std::min(limit, fits / kPageKeys * kPageKeys));
+}
+
+// Pages for all sequences: a whole context for each, or what fits half of the free memory if that
+// is less, but never less than one sequence needs.
+int resolve_pages(Ops& ops, const Package& package, const EngineOptions& options,
+                  std::int64_t context, std::uint64_t prefix_bytes) {
+  const std::int64_t each = pages_of_sequence(context), wanted = each * options.n_slots;
+  const std::uint64_t page = kPageKeys * kv_bytes_per_position(ops, package.graph(), options.kv);
+  const std::uint64_t free_bytes = ops.free_bytes();
+  if (page == 0 || free_bytes == 0) return static_cast<int>(wanted);
+  const std::uint64_t available = free_bytes - std::min(free_bytes, prefix_bytes);
+  const auto fits = static_cast<std::int64_t>(available / 2 / page);
+  return static_cast<int>(std::max(each, std::min(wanted, fits)));
 }
 
 std::string processor_name() {
@@ -98,8 +137,10 @@ class OpsEngine final : public Engine {
         options_(options),
         n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
         backend_(open_backend(package, options, n_threads_)),
-        context_(resolve_context(*backend_.ops, package, options)),
-        model_(*backend_.ops, backend_.graph, sizes()) {
+        n_prefixes_(resolve_prefixes(*backend_.ops, package, options)),
+        context_(resolve_context(*backend_.ops, package, options, prefix_bytes())),
+        model_(*backend_.ops, backend_.graph, sizes()),
+        rounds_(model_, options.decode_share) {
     // A table that was named is read (or made) before anything runs: a bad one must not end a
     // reply.
     if (!options.cost_table.empty()) costs();
@@ -111,11 +152,19 @@ class OpsEngine final : public Engine {
 
   std::unique_ptr<Generation> start(Sequence& sequence, const Request& request, TokenSink sink,
                                     const std::atomic<bool>* interrupt) override {
-    const int slot = ready_slot(sequence, request);
-    return std::make_unique<Stream>(
-        model_, slot, request, std::move(sink),
-        make_drafter(request, model_, [this]() -> const CostTable& { return costs(); }), context_,
-        model_.max_window_rows() - 1, interrupt, &costs_ns_);
+    const int slot = ready_slot(sequence, request, positions_of(request));
+    auto drafter = make_drafter(request, model_, [this]() -> const CostTable& { return costs(); });
+    if (model_.ids(slot).empty()) {
+      model_.resume_prefix(slot, request.prompt_ids, drafter && drafter->uses_head());
+    }
+    return std::make_unique<Stream>(model_, slot, request, std::move(sink), std::move(drafter),
+                                    context_, model_.max_window_rows() - 1, interrupt, &costs_ns_);
+  }
+
+  bool has_room(const Request& request) const override {
+    // A prompt that no context holds is start()'s to refuse, at once.
+    return static_cast<std::int64_t>(request.prompt_ids.size()) >= context_ ||
+           model_.has_room(positions_of(request));
   }
 
   void round(std::span<Generation* const> generations) override {
@@ -134,7 +183,7 @@ class OpsEngine final : public Engine {
 
   Scoring score(Sequence& sequence, const Request& request, std::span<const int> claimed,
                 const TokenSink& sink, const std::atomic<bool>* interrupt) override {
-    const int slot = ready_slot(sequence, request);
+    const int slot = ready_slot(sequence, request, context_);
     for (const int id : claimed) check_id("claimed reply", id);
     if (static_cast<std::int64_t>(request.prompt_ids.size() + claimed.size()) > context_) {
       throw Error(Exit::usage, "claimed reply: its " + std::to_string(claimed.size()) +
@@ -151,6 +200,16 @@ class OpsEngine final : public Engine {
   bool costs_measured() const override { return costs_measured_; }
 
  private:
+  std::uint64_t prefix_bytes() const {
+    return static_cast<std::uint64_t>(n_prefixes_) *
+           bytes_of_prefix(*backend_.ops, package_, options_);
+  }
+  // The most ids that the sequence of a request can come to.
+  std::int64_t positions_of(const Request& request) const {
+    const auto n_prompt = static_cast<std::int64_t>(request.prompt_ids.size());
+    if (request.max_new < 0 || request.max_new > context_ - n_prompt) return context_;
+    return n_prompt + request.max_new;
+  }
   ModelSizes sizes() const {
     ModelSizes sizes;
     sizes.kv = options_.kv;
@@ -162,6 +221,9 @@ class OpsEngine final : public Engine {
         std::min({std::int64_t{chunk_rows}, context_, std::int64_t{kChunkRowsMax}}));
     sizes.window_rows = options_.window_rows;
     sizes.n_vocab = package_.config().n_tokens;
+    sizes.n_pages = resolve_pages(*backend_.ops, package_, options_, context_, prefix_bytes());
+    sizes.n_prefixes = n_prefixes_;
+    sizes.n_prefix_pages = kPagesPerPrefix * sizes.n_prefixes;
     return sizes;
   }
 
@@ -171,8 +233,8 @@ class OpsEngine final : public Engine {
                                  std::to_string(model_.vocab_size()) + ")");
   }
 
-  // The sequence's slot, holding a proper prefix of the request's prompt.
-  int ready_slot(Sequence& sequence, const Request& request) {
+  // The sequence's slot, holding a proper prefix of the request's prompt, with memory set aside.
+  int ready_slot(Sequence& sequence, const Request& request, std::int64_t n_positions) {
     check(request);
     const int slot = static_cast<OpsSequence&>(sequence).slot();
     const std::vector<int>& held = model_.ids(slot);
@@ -181,6 +243,10 @@ class OpsEngine final : public Engine {
     const bool extends =
         held.size() < prompt.size() && std::equal(held.begin(), held.end(), prompt.begin());
     if (!extends || model_.is_broken(slot)) model_.reset_slot(slot);
+    if (!model_.reserve(slot, n_positions)) {
+      throw Error(Exit::fault,
+                  "key-value pages: other sequences hold them; ask for fewer sequences");
+    }
     return slot;
   }
 
@@ -219,9 +285,10 @@ class OpsEngine final : public Engine {
   const EngineOptions options_;
   const int n_threads_;
   const Backend backend_;
+  const int n_prefixes_;
   const std::int64_t context_;
   OpsModel model_;
-  Rounds rounds_{model_};
+  Rounds rounds_;
   std::vector<Stream*> streams_;  // of the round at hand
   std::optional<CostTable> costs_;
   std::string cost_digest_;

@@ -28,8 +28,13 @@ struct EngineOptions {
   int window_rows = kWindowRowsMax;  // most rows of a decoding window, 1..32
   std::int64_t context = 0;          // most ids of a sequence; 0: the model's, or what fits
   int n_slots = 1;                   // sequences that may be open at once
-  std::string cost_table;            // file; empty: measured once and cached
-  std::string build_id;              // names this build in the cost cache; empty: nothing is cached
+  // For prefixes kept beyond their sequences; 0: none are, < 0: room for eight a sequence, or for
+  // what an eighth of the free memory holds if that is less.
+  std::int64_t prefix_bytes = 0;
+  // Of the time while prompts fill, the part for passes without them; 0 to 0.9.
+  double decode_share = 0.25;
+  std::string cost_table;  // file; empty: measured once and cached
+  std::string build_id;    // names this build in the cost cache; empty: nothing is cached
 };
 
 // Where drafts come from, and how many. drafts < 0: the depth rule decides.
@@ -144,6 +149,11 @@ class Engine {
                                             TokenSink sink,
                                             const std::atomic<bool>* interrupt = nullptr) = 0;
   virtual void round(std::span<Generation* const> generations) = 0;
+
+  // Whether memory for the request's keys and values is free beside those of open sequences;
+  // start() sets it aside and throws Error(fault) where it is not. One request alone always has
+  // room.
+  virtual bool has_room(const Request& request) const = 0;
 
   virtual std::int64_t context() const = 0;
   virtual int n_threads() const = 0;

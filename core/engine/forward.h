@@ -48,6 +48,7 @@ class Forward {
   Rows<float> head_hidden() const { return head_hidden_; }
   const std::vector<LayerCache>& caches() const { return caches_; }
   std::vector<LayerCache>& caches() { return caches_; }
+  std::vector<LayerCache>& head_caches() { return head_caches_; }
 
  private:
   void layer(const Batch& batch, const Layer& layer, LayerCache& cache, Rows<float> x);

@@ -6,7 +6,6 @@
 #include "core/base/error.h"
 
 namespace bolt {
-
 const char* finish_name(Finish finish) {
   switch (finish) {
     case Finish::eos:
@@ -54,15 +53,17 @@ bool Stream::looks_interrupted() {
 
 // Drafts for the rows after the known one. A window never reaches past the limit or the context, so
 // every token it can emit has its place.
-void Stream::plan() {
+void Stream::plan(int n_sharing, int most_drafts) {
   plan_ = DraftPlan{};
+  plan_.n_sharing = n_sharing;
   n_levels_ = 0;
   if (!drafter_) return;
   std::int64_t room = context_ - static_cast<std::int64_t>(known_.size());
   if (request_.max_new >= 0) {
     room = std::min(room, request_.max_new - static_cast<std::int64_t>(reply_.ids.size()));
   }
-  const int max_drafts = static_cast<int>(std::min<std::int64_t>(max_drafts_, room - 1));
+  const int max_drafts =
+      static_cast<int>(std::min<std::int64_t>(std::min(max_drafts_, most_drafts), room - 1));
   if (max_drafts >= 1) drafter_->plan(known_, max_drafts, plan_);
   require(static_cast<int>(plan_.ids.size()) <= std::max(0, max_drafts), "drafts fit the window");
 }
@@ -92,7 +93,12 @@ Window Stream::window(int max_chunk) {
   window.feed_head = drafter_ && drafter_->uses_head();
   rows_.clear();
   if (in_prompt()) {
-    const std::int64_t n = std::min<std::int64_t>(max_chunk, reply_.n_prompt - n_run_);
+    std::int64_t n = std::min<std::int64_t>(max_chunk, reply_.n_prompt - n_run_);
+    // A chunk that ends where a page does leaves a prefix that others can go on from.
+    const std::int64_t page_end = (n_run_ + n) / kPageKeys * kPageKeys;
+    if (model_.keeps_prefixes() && n_run_ + n < reply_.n_prompt && page_end > n_run_) {
+      n = page_end - n_run_;
+    }
     const auto first = known_.begin() + n_run_;
     rows_.assign(first, first + n);
     window.sure = true;
@@ -123,11 +129,16 @@ void Stream::take_prompt(const WindowResult& result, int index) {
   // Before a sink that may throw: the prompt's state is good whatever becomes of the reply.
   model_.commit(slot_, static_cast<int>(rows_.size()));
   n_run_ += static_cast<std::int64_t>(rows_.size());
+  if (is_last || n_run_ % kPageKeys == 0) model_.keep_prefix(slot_);
   if (!is_last) return;
-  reply_.prefill_ns = (Clock::now() - start_).count();
+  reply_.prefill_ns = since_start_ns();
   if (id < 0) return finish(Finish::limit);  // max_new is 0
   emit(id, index, 0);
-  reply_.first_token_ns = (Clock::now() - start_).count();
+  reply_.first_token_ns = since_start_ns();
+}
+
+std::int64_t Stream::since_start_ns() const {
+  return (Clock::now() - start_).count() - (aside_ns_ ? *aside_ns_ - aside_before_ : 0);
 }
 
 void Stream::take_window(const WindowResult& result, int index) {
@@ -165,12 +176,12 @@ void Stream::take_window(const WindowResult& result, int index) {
     ++n_emitted;
   }
   count.cut += n_tokens - n_emitted;
-  reply_.decode_ns = (Clock::now() - start_).count() - reply_.first_token_ns;
-  if (aside_ns_) reply_.decode_ns -= *aside_ns_ - aside_before_;
+  reply_.decode_ns = since_start_ns() - reply_.first_token_ns;
   if (goes_on && !has_bonus) return fail(n_run_ + n_accepted + 1);
   // Row i gave token i: rows past the last emitted token were not run by an ordinary reply.
   model_.commit(slot_, n_emitted);
   n_run_ += n_emitted;
+  if (finished_) model_.keep_prefix(slot_);
 }
 
 bool Stream::emit(int id, int index, int row) {
@@ -208,15 +219,72 @@ void Stream::fail(std::int64_t position) {
 void Rounds::draft() {
   drafting_.clear();
   asks_.clear();
+  const int n = static_cast<int>(decoding_.size());
+  const int most = n == 1 ? kDraftsMax : std::clamp(kRoundRowsMax - n, 0, kDraftsMax);
   for (Stream* stream : decoding_) {
-    stream->plan();
+    stream->plan(n, most);
     if (!stream->asks_head()) continue;
     drafting_.push_back(stream);
     asks_.push_back(stream->ask());
   }
-  if (asks_.empty()) return;
-  model_.draft(asks_, chains_);
-  for (std::size_t i = 0; i < drafting_.size(); ++i) drafting_[i]->take_chain(chains_[i]);
+  if (!asks_.empty()) {
+    model_.draft(asks_, chains_);
+    for (std::size_t i = 0; i < drafting_.size(); ++i) drafting_[i]->take_chain(chains_[i]);
+  }
+  if (n > 1) share_rows();
+}
+
+// Each sequence weighed its drafts as if the others had none. Of all together, the K likeliest are
+// verified, K where their expected tokens less R (V[n + K] - V[n]) are most, and no more than a
+// round has rows.
+void Rounds::share_rows() {
+  candidates_.clear();
+  double rate = 0.0;
+  int n_rates = 0, n_unweighed = 0;
+  const CostTable* costs = nullptr;
+  for (Stream* stream : decoding_) {
+    const DraftPlan& plan = stream->plan_;
+    for (std::size_t k = 0; k < plan.ids.size(); ++k) {
+      candidates_.push_back({plan.gains[k], static_cast<int>(k), stream});
+      n_unweighed += plan.gains[k] > 1.0f;
+    }
+    if (plan.costs == nullptr) continue;
+    costs = plan.costs;
+    rate += plan.rate;
+    ++n_rates;
+  }
+  // Gains never rise along a chain, so the first K hold each draft's predecessors.
+  std::stable_sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) {
+    return a.gain > b.gain || (a.gain == b.gain && a.depth < b.depth);
+  });
+  const int n = static_cast<int>(decoding_.size());
+  const int most = std::min(static_cast<int>(candidates_.size()), std::max(0, kRoundRowsMax - n));
+  int n_best = std::min(n_unweighed, most);
+  if (costs != nullptr) {
+    rate /= n_rates;
+    double gain = 0.0, best = -rate * (costs->window(n + n_best) - costs->window(n));
+    for (int k = n_best + 1; k <= most; ++k) {
+      gain += static_cast<double>(candidates_[static_cast<std::size_t>(k - 1)].gain);
+      const double worth = gain - rate * (costs->window(n + k) - costs->window(n));
+      if (worth >= best) best = worth, n_best = k;
+    }
+  } else {
+    n_best = most;
+  }
+  for (std::size_t i = static_cast<std::size_t>(n_best); i < candidates_.size(); ++i) {
+    std::vector<int>& ids = candidates_[i].stream->plan_.ids;
+    ids.resize(std::min(ids.size(), static_cast<std::size_t>(candidates_[i].depth)));
+  }
+}
+
+// Whether this pass leaves the prompts out.
+bool Rounds::decodes_alone() {
+  if (decoding_.empty() || prompting_.empty()) {
+    filling_ns_ = alone_ns_ = 0;
+    return false;
+  }
+  const auto total = static_cast<double>(filling_ns_ + alone_ns_);
+  return filling_ns_ > 0 && static_cast<double>(alone_ns_) < decode_share_ * total;
 }
 
 void Rounds::run(std::span<Stream* const> streams) {
@@ -226,6 +294,9 @@ void Rounds::run(std::span<Stream* const> streams) {
     if (stream->is_finished() || stream->looks_interrupted()) continue;
     (stream->in_prompt() ? prompting_ : decoding_).push_back(stream);
   }
+  const auto start = std::chrono::steady_clock::now();
+  const bool fills = !decoding_.empty() && !prompting_.empty(), alone = decodes_alone();
+  if (alone) prompting_.clear();
   draft();
   // Windows first; prompts fill what room is left. A padded call counts as its padding.
   windows_.clear();
@@ -248,6 +319,9 @@ void Rounds::run(std::span<Stream* const> streams) {
   model_.run(windows_, results_);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     running_[i]->take(results_[i], static_cast<int>(i));
+  }
+  if (fills) {
+    (alone ? alone_ns_ : filling_ns_) += (std::chrono::steady_clock::now() - start).count();
   }
 }
 

@@ -32,7 +32,8 @@ class Stream final : public Generation {
 
   bool in_prompt() const { return n_run_ < reply_.n_prompt; }
   bool looks_interrupted();
-  void plan();
+  std::int64_t since_start_ns() const;
+  void plan(int n_sharing, int most_drafts);
   bool asks_head() const { return plan_.max_levels > 0; }
   DraftAsk ask() const;
   void take_chain(std::span<const Draft> chain);
@@ -70,19 +71,32 @@ class Stream final : public Generation {
 // Runs streams over one model, pass by pass.
 class Rounds {
  public:
-  explicit Rounds(Model& model) : model_(model) {}
+  // decode_share: of the time while prompts fill, the part that goes to passes without them, so
+  // that replies keep moving.
+  explicit Rounds(Model& model, double decode_share = 0.0)
+      : model_(model), decode_share_(decode_share) {}
   // One pass over the next rows of every stream that is not finished: a window of those that
   // decode, a chunk of those in their prompt as far as the call has room.
   void run(std::span<Stream* const> streams);
 
  private:
   void draft();
+  void share_rows();
+  bool decodes_alone();
 
   Model& model_;
+  const double decode_share_;
+  std::int64_t filling_ns_ = 0, alone_ns_ = 0;  // passes with prompts, and between them without
   // Of the pass at hand; kept so that passes allocate little.
   std::vector<Stream*> decoding_, prompting_, drafting_, running_;
   std::vector<DraftAsk> asks_;
   std::vector<std::vector<Draft>> chains_;
+  struct Candidate {
+    float gain;
+    int depth;
+    Stream* stream;
+  };
+  std::vector<Candidate> candidates_;
   std::vector<Window> windows_;
   std::vector<WindowResult> results_;
 };

@@ -28,6 +28,7 @@ class ScriptedDrafts final : public Drafter {
   void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) override {
     plan.ids = propose_(known, max_drafts);
     plan.ids.resize(std::min<std::size_t>(plan.ids.size(), static_cast<std::size_t>(max_drafts)));
+    plan.gains.assign(plan.ids.size(), 1.0f);
   }
   void choose(std::span<const Draft>, DraftPlan&) override {}
   void learn(const DraftPlan&, int, int) override {}

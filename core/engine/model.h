@@ -12,6 +12,7 @@
 namespace bolt {
 
 inline constexpr int kDraftsMax = kWindowRowsMax - 1;
+inline constexpr int kRoundRowsMax = 64;  // of windows, in a pass that several sequences share
 
 // Rows of one sequence for the next call, at the positions after its committed ones.
 struct Window {
@@ -71,6 +72,17 @@ class Model {
   // Logits [vocab_size] of the i-th sampled row of window w of the last run, until the next call.
   virtual void read_logits(int window, int i, std::span<float> to) = 0;
   virtual std::string state_digest(int slot) const = 0;
+
+  // Prefixes of sequences, kept for prompts that begin alike (prefix_cache.h). A model that keeps
+  // none does nothing here.
+  virtual bool keeps_prefixes() const { return false; }
+  // Keeps all of the slot's committed ids as one prefix.
+  virtual void keep_prefix(int slot) { (void)slot; }
+  // Makes a slot that was reset hold the longest kept prefix of the prompt, shorter than it.
+  // with_head: only one whose rows the draft head can go on from.
+  virtual void resume_prefix(int slot, std::span<const int> prompt, bool with_head) {
+    (void)slot, (void)prompt, (void)with_head;
+  }
 
   virtual bool has_head() const = 0;
   virtual std::span<const int> draft_vocab() const = 0;  // ascending; empty if none

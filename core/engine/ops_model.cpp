@@ -20,13 +20,22 @@ int geometry_rows(const Graph& graph, int wanted) {
   return g.kind == Geometry::Kind::dynamic ? wanted : std::min(wanted, g.n_rows);
 }
 
-int largest_call(const ModelSizes& sizes, const Graph& graph) {
-  const int window = std::max(kWindowRowsMax, graph.geometry.n_rows);
-  return std::max({sizes.chunk_rows, sizes.n_slots * window, kTimedRowsMax});
+// Rows of windows in one pass: all sequences share kRoundRowsMax, but a padded one
+// takes its R rows whatever it holds.
+int round_rows(const ModelSizes& sizes, const Graph& graph) {
+  if (graph.geometry.kind == Geometry::Kind::dynamic) return std::max(kRoundRowsMax, sizes.n_slots);
+  return std::max(kRoundRowsMax, sizes.n_slots * std::max(kWindowRowsMax, graph.geometry.n_rows));
 }
 
-// Padding and drafts may reach past the last position that is kept: one page more.
-int pages_of_slot(const ModelSizes& sizes) { return pages_for(sizes.context) + 1; }
+// Where there are several, a chunk has its room beside the others' windows.
+int largest_call(const ModelSizes& sizes, const Graph& graph) {
+  const int round = round_rows(sizes, graph);
+  return sizes.n_slots > 1 ? sizes.chunk_rows + round : std::max(sizes.chunk_rows, round);
+}
+
+int pages_of_all(const ModelSizes& sizes) {
+  return sizes.n_pages > 0 ? sizes.n_pages : sizes.n_slots * pages_of_sequence(sizes.context);
+}
 
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
@@ -50,6 +59,19 @@ std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv) {
   return (page + kPageKeys - 1) / kPageKeys;
 }
 
+std::uint64_t state_bytes(const Graph& graph) {
+  std::uint64_t n_floats = 0;
+  for (const Layer& layer : graph.layers) {
+    if (const auto* m = std::get_if<Mamba2>(&layer.mixer)) {
+      const int n_lag = (kWindowRowsMax - 1) * (m->d_conv() + m->n_heads);
+      n_floats +=
+          static_cast<std::uint64_t>(m->d_inner()) * static_cast<std::uint64_t>(m->d_state) +
+          static_cast<std::uint64_t>((m->conv_kernel - 1) * m->d_conv() + n_lag);
+    }
+  }
+  return n_floats * sizeof(float);
+}
+
 OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
     : ops_(ops),
       graph_(graph),
@@ -57,10 +79,12 @@ OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
       max_window_rows_(geometry_rows(graph, sizes.window_rows)),
       max_chunk_rows_(geometry_rows(graph, sizes.chunk_rows)),
       max_rows_(largest_call(sizes, graph)),
-      scratch_page_(sizes.n_slots * pages_of_slot(sizes)),
-      slots_(sizes.n_slots, scratch_page_),
-      forward_(ops, graph, sizes.kv, sizes.n_slots + 1, scratch_page_ + 1, max_rows_,
-               std::max(kTimedRowsMax, sizes.n_slots * kWindowRowsMax)),
+      scratch_page_(pages_of_all(sizes) + sizes.n_prefix_pages),
+      slots_(sizes.n_slots, scratch_page_, sizes.n_prefix_pages),
+      forward_(ops, graph, sizes.kv, sizes.n_slots + 1 + sizes.n_prefixes, scratch_page_ + 1,
+               max_rows_, std::max(kTimedRowsMax, round_rows(sizes, graph))),
+      prefixes_(slots_.pool(), sizes.n_prefixes, sizes.n_prefix_pages),
+      copies_pages_(copy_page(scratch_page_, scratch_page_)),
       backlogs_(static_cast<std::size_t>(sizes.n_slots)) {
   if (graph.draft) {
     const int n_rows = sizes.n_slots * kBacklogRows;
@@ -94,6 +118,89 @@ void OpsModel::reset_slot(int slot) {
     if (cache.mamba) cache.mamba->reset(slot);
   }
   backlog_of(slot) = Backlog{};
+}
+
+bool OpsModel::has_room(std::int64_t n_positions) const {
+  return slots_.has_room(pages_of_sequence(n_positions));
+}
+
+bool OpsModel::reserve(int slot, std::int64_t n_positions) {
+  return slots_.reserve(slot, pages_of_sequence(n_positions));
+}
+
+// Keys that the head has not absorbed yet are written by whoever goes on, each with its own token.
+int OpsModel::n_whole_pages(const KeptPrefix& prefix) const {
+  return (static_cast<int>(prefix.ids.size()) - prefix.n_backlog) / kPageKeys;
+}
+
+bool OpsModel::copy_page(int from, int to) {
+  bool copied = true;
+  for (auto* caches : {&forward_.caches(), &forward_.head_caches()}) {
+    for (LayerCache& cache : *caches) {
+      if (cache.kv) copied = cache.kv->copy(from, to) && copied;
+    }
+  }
+  return copied;
+}
+
+void OpsModel::keep_prefix(int slot) {
+  if (!keeps_prefixes() || slots_.is_broken(slot)) return;
+  const Backlog& backlog = backlog_of(slot);
+  const std::vector<int>& ids = slots_.ids(slot);
+  if (const int same = prefixes_.find_same(ids); same >= 0) {
+    if (prefixes_.at(same).head_complete || !backlog.complete) return;
+    prefixes_.drop(same);  // this one serves the head, too
+  }
+  KeptPrefix prefix;
+  prefix.ids = ids;
+  const auto n_pages = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(ids.size())));
+  const std::vector<int>& pages = slots_.pages(slot);
+  prefix.pages.assign(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(n_pages));
+  prefix.n_lag = slots_.n_lag(slot);
+  prefix.head_complete = backlog.complete;
+  if (graph_.draft && backlog.complete) {
+    prefix.n_backlog = backlog.n;
+    prefix.backlog.resize(static_cast<std::size_t>(backlog.n * graph_.d_model));
+    if (backlog.n > 0) ops_.read(backlog_rows(slot, 0, 1).row(0), prefix.backlog);
+  }
+  const int place = prefixes_.keep(std::move(prefix));
+  if (place < 0) return;
+  for (LayerCache& cache : forward_.caches()) {
+    if (cache.mamba) cache.mamba->copy(slot, state_slot(place));
+  }
+}
+
+void OpsModel::resume_prefix(int slot, std::span<const int> prompt, bool with_head) {
+  if (!keeps_prefixes()) return;
+  const int place = prefixes_.find(prompt, [&](const KeptPrefix& prefix) {
+    if (with_head && graph_.draft && !prefix.head_complete) return false;
+    return copies_pages_ || n_whole_pages(prefix) == static_cast<int>(prefix.pages.size());
+  });
+  if (place < 0) return;
+  const KeptPrefix& prefix = prefixes_.at(place);
+  const auto n_whole = static_cast<std::size_t>(n_whole_pages(prefix));
+  std::vector<int> pages;
+  for (std::size_t i = 0; i < prefix.pages.size(); ++i) {
+    if (i < n_whole) {
+      slots_.pool().share(prefix.pages[i]);
+      pages.push_back(prefix.pages[i]);
+    } else {
+      pages.push_back(slots_.pool().take());
+      copy_page(prefix.pages[i], pages.back());
+    }
+  }
+  slots_.adopt(slot, prefix.ids, std::move(pages), prefix.n_lag);
+  for (LayerCache& cache : forward_.caches()) {
+    if (cache.mamba) cache.mamba->copy(state_slot(place), slot);
+  }
+  Backlog& backlog = backlog_of(slot);
+  backlog = Backlog{};
+  backlog.n = prefix.n_backlog;
+  backlog.complete = prefix.head_complete;
+  if (backlog.n > 0) {
+    ops_.write(prefix.backlog.data(), prefix.backlog.size() * sizeof(float),
+               backlog_rows(slot, 0, 1).row(0));
+  }
 }
 
 // A fixed geometry runs every window and chunk as R rows; a hybrid one all but single rows.

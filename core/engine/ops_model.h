@@ -7,6 +7,7 @@
 
 #include "core/engine/forward.h"
 #include "core/engine/model.h"
+#include "core/engine/prefix_cache.h"
 #include "core/engine/slots.h"
 
 namespace bolt {
@@ -18,10 +19,18 @@ struct ModelSizes {
   int chunk_rows = 512;      // rows of a prompt chunk
   int window_rows = kWindowRowsMax;
   int n_vocab = 0;  // ids at or past it are never sampled
+  // Pages of all sequences; 0: as many as every slot's context takes.
+  int n_pages = 0;
+  // Prefixes that are kept, and pages that they hold besides those of open sequences.
+  int n_prefixes = 0, n_prefix_pages = 0;
 };
 
+// Pages of a sequence of so many positions; padding and drafts may reach past the last one kept.
+inline int pages_of_sequence(std::int64_t n_positions) { return pages_for(n_positions) + 1; }
 // Bytes of keys and values for one position of one sequence, draft head included.
 std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv);
+// Bytes of recurrent state of one sequence, rows that lag included.
+std::uint64_t state_bytes(const Graph& graph);
 
 class OpsModel final : public Model {
  public:
@@ -38,6 +47,13 @@ class OpsModel final : public Model {
   void draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) override;
   void read_logits(int window, int i, std::span<float> to) override;
   std::string state_digest(int slot) const override;
+  // Whether keys and values of a sequence of n_positions have room beside those of the others, and
+  // setting it aside for this one.
+  bool has_room(std::int64_t n_positions) const;
+  bool reserve(int slot, std::int64_t n_positions);
+  bool keeps_prefixes() const override { return prefixes_.n_places() > 0; }
+  void keep_prefix(int slot) override;
+  void resume_prefix(int slot, std::span<const int> prompt, bool with_head) override;
 
   bool has_head() const override { return graph_.draft.has_value(); }
   std::span<const int> draft_vocab() const override;
@@ -83,6 +99,11 @@ class OpsModel final : public Model {
   Segment head_segment(int slot, int first_row, int first_position, int n_rows);
   void run_level(std::span<const DraftAsk> asks, int level);
   Segment scratch_segment(int n_rows);
+  // Of a kept prefix, leading pages that nobody writes any more: they are shared, the rest copied.
+  int n_whole_pages(const KeptPrefix& prefix) const;
+  bool copy_page(int from, int to);
+  // Where a kept prefix's state lies in the recurrent caches: past the slots and the scratch slot.
+  int state_slot(int place) const { return sizes_.n_slots + 1 + place; }
 
   Ops& ops_;
   const Graph& graph_;
@@ -91,6 +112,8 @@ class OpsModel final : public Model {
   int scratch_page_;  // and the slot past the last one: for timing
   Slots slots_;
   Forward forward_;
+  PrefixCache prefixes_;
+  bool copies_pages_ = false;
   Rows<float> backlog_memory_;  // [n_slots * kBacklogRows, d_model]
   Rows<float> hidden_;          // [max_rows, d_model], of chunks longer than the backlog
   std::vector<Backlog> backlogs_;

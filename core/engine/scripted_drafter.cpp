@@ -33,7 +33,12 @@ class ScriptedDrafter final : public Drafter {
 
   void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) override {
     if (fixed_ >= 0) max_drafts = std::min(max_drafts, fixed_);
-    if (fixed_ < 0 && !rule_) rule_.emplace(costs_());
+    if (fixed_ < 0) {
+      if (!rule_) rule_.emplace(costs_());
+      rule_->share(plan.n_sharing);
+      plan.rate = rule_->rate();
+      plan.costs = &costs_();
+    }
     chain_.clear();
     if (max_drafts < 1 || (rule_ && !rule_->asks_head(false))) return;
     std::array<float, kWindowRowsMax> prices{};
@@ -54,11 +59,17 @@ class ScriptedDrafter final : public Drafter {
 
   void choose(std::span<const Draft>, DraftPlan& plan) override {
     const auto n = rule_ ? static_cast<std::size_t>(rule_->n_verified(chain_)) : chain_.size();
-    for (std::size_t i = 0; i < n; ++i) plan.ids.push_back(chain_[i].id);
+    float product = 1.0f;
+    for (std::size_t i = 0; i < n; ++i) {
+      plan.ids.push_back(chain_[i].id);
+      product *= chain_[i].probability;
+      plan.gains.push_back(rule_ ? product * product : 2.0f);
+    }
   }
 
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
     if (!rule_) return;
+    rule_->share(plan.n_sharing);
     rule_->learn(false, false, n_levels, static_cast<int>(plan.ids.size()), n_accepted + 1);
   }
 

@@ -5,7 +5,8 @@
 
 namespace bolt {
 
-PagePool::PagePool(int n_pages) : n_pages_(n_pages) {
+PagePool::PagePool(int n_pages)
+    : n_pages_(n_pages), n_holders_(static_cast<std::size_t>(n_pages), 0) {
   require(n_pages > 0, "a page pool has pages");
   free_.reserve(static_cast<std::size_t>(n_pages));
   for (int page = n_pages - 1; page >= 0; --page) free_.push_back(page);  // page 0 goes first
@@ -18,13 +19,24 @@ int PagePool::take() {
   }
   const int page = free_.back();
   free_.pop_back();
+  n_holders_[static_cast<std::size_t>(page)] = 1;
   return page;
 }
 
-void PagePool::give(int page) { free_.push_back(page); }
+void PagePool::share(int page) {
+  int& n = n_holders_[static_cast<std::size_t>(page)];
+  require(n > 0, "a shared page is taken");
+  ++n;
+}
 
-Slots::Slots(int n_slots, int n_pages)
-    : pool_(n_pages), slots_(static_cast<std::size_t>(n_slots)) {}
+void PagePool::give(int page) {
+  int& n = n_holders_[static_cast<std::size_t>(page)];
+  require(n > 0, "a page that is given was taken");
+  if (--n == 0) free_.push_back(page);
+}
+
+Slots::Slots(int n_slots, int n_pages, int n_extra)
+    : pool_(n_pages), n_reservable_(n_pages - n_extra), slots_(static_cast<std::size_t>(n_slots)) {}
 
 Slots::Slot& Slots::at(int slot) {
   require(slot >= 0 && slot < n_slots(), "slot in range");
@@ -54,9 +66,26 @@ void Slots::reset(int slot) {
   Slot& s = at(slot);
   // Last page first, so that a sequence that starts over gets the same pages in the same order.
   for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) pool_.give(*page);
+  n_reserved_ -= s.n_reserved;
   const bool open = s.open;
   s = Slot{};
   s.open = open;
+}
+
+bool Slots::reserve(int slot, int n_pages) {
+  Slot& s = at(slot);
+  if (!has_room(n_pages - s.n_reserved)) return false;
+  n_reserved_ += n_pages - s.n_reserved;
+  s.n_reserved = n_pages;
+  return true;
+}
+
+void Slots::adopt(int slot, std::span<const int> ids, std::vector<int> pages, int n_lag) {
+  Slot& s = at(slot);
+  require(s.open && s.ids.empty() && s.pages.empty(), "a slot that adopts was reset");
+  s.ids.assign(ids.begin(), ids.end());
+  s.pages = std::move(pages);
+  s.n_lag = n_lag;
 }
 
 std::span<const int> Slots::grow(int slot, std::int64_t n_positions) {

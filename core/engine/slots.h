@@ -17,13 +17,14 @@ class PagePool {
   explicit PagePool(int n_pages);
   // Throws Error(fault) when all are taken: whoever admits sequences counts first.
   int take();
-  void give(int page);
+  void share(int page);  // one holder more of a page that is taken
+  void give(int page);   // free once every holder gave it
   int n_free() const { return static_cast<int>(free_.size()); }
   int n_pages() const { return n_pages_; }
 
  private:
   int n_pages_;
-  std::vector<int> free_;
+  std::vector<int> free_, n_holders_;
 };
 
 inline int pages_for(std::int64_t n_positions) {
@@ -32,11 +33,15 @@ inline int pages_for(std::int64_t n_positions) {
 
 class Slots {
  public:
-  Slots(int n_slots, int n_pages);
+  // Of n_pages, the last n_extra are never reserved: kept prefixes hold as many.
+  Slots(int n_slots, int n_pages, int n_extra = 0);
 
   int open();  // throws Error(fault) if every slot is taken
   void close(int slot);
   void reset(int slot);  // forgets the sequence, gives its pages back
+  // Makes a slot that was reset hold these ids, with n_lag rows that its state lags. The pages are
+  // the slot's from now on.
+  void adopt(int slot, std::span<const int> ids, std::vector<int> pages, int n_lag);
 
   // The ids whose rows were run and kept. A row at position p holds ids[p].
   const std::vector<int>& ids(int slot) const { return at(slot).ids; }
@@ -53,11 +58,16 @@ class Slots {
   // Keeps the first n_kept of the rows begun, at least 1, all of them if they were sure.
   void commit(int slot, int n_kept);
 
+  // Sets pages aside for a slot, so that it never lacks one; false, and nothing changed, where
+  // others have them. reset and close give them up.
+  bool reserve(int slot, int n_pages);
+  bool has_room(int n_pages) const { return n_reserved_ + n_pages <= n_reservable_; }
+
   // Pages that hold positions below n_positions, taking what is missing.
   std::span<const int> grow(int slot, std::int64_t n_positions);
 
   int n_slots() const { return static_cast<int>(slots_.size()); }
-  const PagePool& pool() const { return pool_; }
+  PagePool& pool() { return pool_; }
 
  private:
   struct Slot {
@@ -65,6 +75,7 @@ class Slots {
     bool running = false;  // between begin and commit
     bool sure = false;     // of the rows begun
     int n_lag = 0;
+    int n_reserved = 0;      // pages
     std::vector<int> ids;    // committed
     std::vector<int> fresh;  // begun
     std::vector<int> pages;
@@ -73,6 +84,8 @@ class Slots {
   const Slot& at(int slot) const;
 
   PagePool pool_;
+  const int n_reservable_;
+  int n_reserved_ = 0;  // by all slots
   std::vector<Slot> slots_;
 };
 

@@ -118,6 +118,12 @@ void HostKvCache::read(int page, int n_keys, std::vector<std::byte>& bytes) cons
   }
 }
 
+bool HostKvCache::copy(int from_page, int to_page) {
+  std::memmove(head(to_page, 0), head(from_page, 0),
+               static_cast<std::size_t>(layout_.page_bytes()));
+  return true;
+}
+
 std::unique_ptr<KvCache> HostOps::kv_cache(const Attention& node, KvKind kind, int n_pages) {
   return std::make_unique<HostKvCache>(node, kind, n_pages);
 }

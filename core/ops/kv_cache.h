@@ -62,13 +62,14 @@ struct KvLayout {
   int v_value(int key, int dim) const { return key * head_dim + dim; }
 };
 
-class HostKvCache final : public KvCache {
+class HostKvCache : public KvCache {
  public:
   HostKvCache(const Attention& node, KvKind kind, int n_pages);
   void read(int page, int n_keys, std::vector<std::byte>& bytes) const override;
   std::uint64_t page_bytes() const override {
     return static_cast<std::uint64_t>(layout_.page_bytes());
   }
+  bool copy(int from_page, int to_page) override;
 
   const KvLayout& layout() const { return layout_; }
   int n_pages() const { return n_pages_; }

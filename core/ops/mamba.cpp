@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "core/base/error.h"
 #include "core/ops/host.h"
@@ -46,7 +48,12 @@ const MambaKernels& mamba_kernels_for(Isa isa) {
 }
 
 HostMambaCache::HostMambaCache(const Mamba2& node, int n_slots)
-    : node_(node), d_conv_(node.d_conv()), slots_(static_cast<std::size_t>(n_slots)) {
+    : node_(node),
+      d_conv_(node.d_conv()),
+      n_h_(std::int64_t{node.d_inner()} * node.d_state),
+      n_conv_(std::int64_t{node.conv_kernel - 1} * d_conv_),
+      n_slot_((n_h_ + n_conv_ + std::int64_t{kWindowRowsMax - 1} * lag_cols() + 15) / 16 * 16),
+      n_kept_(static_cast<std::size_t>(n_slots)) {
   require(node.d_state > 0 && node.d_state <= kBlockFloats, "0 < d_state <= 4096");
   require(node.conv_kernel >= 1 && node.n_ssm_groups > 0 && node.n_heads % node.n_ssm_groups == 0,
           "a Mamba-2 layer's heads fill its groups");
@@ -58,32 +65,39 @@ HostMambaCache::HostMambaCache(const Mamba2& node, int n_slots)
           node.conv_w.as_f32()[c * node.conv_kernel + k];
     }
   }
-  for (Slot& slot : slots_) {
-    slot.h.resize(static_cast<std::size_t>(node.d_inner()) * node.d_state);
-    slot.conv.resize(static_cast<std::size_t>(node.conv_kernel - 1) * d_conv_);
-    slot.lag.resize(static_cast<std::size_t>(kWindowRowsMax - 1) * lag_cols());
+  // calloc's zero pages cost nothing until a slot is used.
+  const auto n = static_cast<std::size_t>(n_slot_) * static_cast<std::size_t>(n_slots);
+  memory_.reset(static_cast<float*>(std::calloc(std::max<std::size_t>(n, 1), sizeof(float))));
+  if (memory_ == nullptr) {
+    throw Error(Exit::fault, "out of memory: " + std::to_string(n * sizeof(float)) +
+                                 " bytes for recurrent state");
   }
 }
 
+void HostMambaCache::Free::operator()(float* p) const noexcept { std::free(p); }
+
 void HostMambaCache::reset(int slot) {
-  Slot& s = slots_[slot];
-  std::fill(s.h.begin(), s.h.end(), 0.0f);
-  std::fill(s.conv.begin(), s.conv.end(), 0.0f);
-  s.n_kept = 0;
+  std::fill_n(h(slot), n_h_, 0.0f);
+  std::fill_n(conv(slot), n_conv_, 0.0f);
+  n_kept_[slot] = 0;
 }
 
-void HostMambaCache::copy(int from_slot, int to_slot) { slots_[to_slot] = slots_[from_slot]; }
+void HostMambaCache::copy(int from_slot, int to_slot) {
+  n_kept_[to_slot] = n_kept_[from_slot];
+  std::copy_n(part(from_slot), n_h_ + n_conv_ + std::int64_t{n_kept(from_slot)} * lag_cols(),
+              part(to_slot));
+}
 
 void HostMambaCache::read(int slot, int n_lag, std::vector<float>& state) const {
-  const Slot& s = slots_[slot];
+  const float *state_of = part(slot), *conv_of = state_of + n_h_, *lag_of = conv_of + n_conv_;
   const MambaKernels& kernels = mamba_kernels_for(Isa::scalar);
-  require(n_lag >= 0 && n_lag <= s.n_kept, "replayed rows are among the kept ones");
+  require(n_lag >= 0 && n_lag <= n_kept(slot), "replayed rows are among the kept ones");
   const int d_inner = node_.d_inner(), n_taps = node_.conv_kernel, cols = lag_cols();
-  std::vector<float> h = s.h, v(d_conv_), dt(node_.n_heads), dA(node_.n_heads);
+  std::vector<float> h(state_of, state_of + n_h_), v(d_conv_), dt(node_.n_heads), dA(node_.n_heads);
   std::vector<const float*> raw;
   for (int k = 0; k < n_taps - 1; ++k)
-    raw.push_back(s.conv.data() + static_cast<std::int64_t>(k) * d_conv_);
-  for (int i = 0; i < n_lag; ++i) raw.push_back(s.lag.data() + static_cast<std::int64_t>(i) * cols);
+    raw.push_back(conv_of + static_cast<std::int64_t>(k) * d_conv_);
+  for (int i = 0; i < n_lag; ++i) raw.push_back(lag_of + static_cast<std::int64_t>(i) * cols);
   for (int i = 0; i < n_lag; ++i) {
     kernels.conv(raw.data() + i + n_taps - 1, 1, n_taps, taps_.data(), node_.conv_b.as_f32(),
                  d_conv_, 0, d_conv_, v.data(), d_conv_);

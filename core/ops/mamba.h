@@ -2,6 +2,8 @@
 // How a call's rows are cut among them is mamba.cpp.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/base/cpu.h"
@@ -41,34 +43,37 @@ struct MambaKernels {
 extern const MambaKernels kMambaPortable, kMambaFma, kMambaAvx2, kMambaAvx512;
 const MambaKernels& mamba_kernels_for(Isa isa);
 
-class HostMambaCache final : public MambaCache {
+class HostMambaCache : public MambaCache {
  public:
   HostMambaCache(const Mamba2& node, int n_slots);
   void reset(int slot) override;
   void read(int slot, int n_lag, std::vector<float>& state) const override;
   void copy(int from_slot, int to_slot) override;
 
-  // One slot's parts. lag rows hold xBC | dt as in_proj gave them.
-  float* h(int slot) { return slots_[slot].h.data(); }
-  float* conv(int slot) { return slots_[slot].conv.data(); }
-  float* lag_row(int slot, int i) { return slots_[slot].lag.data() + i * lag_cols(); }
+  // One slot's parts: the state [n_heads, head_dim, d_state], the raw conv inputs before it
+  // [conv_kernel - 1, d_conv], oldest first, and the rows after it [kWindowRowsMax - 1, lag_cols],
+  // xBC | dt as in_proj gave them.
+  float* h(int slot) { return part(slot); }
+  float* conv(int slot) { return part(slot) + n_h_; }
+  float* lag_row(int slot, int i) { return part(slot) + n_h_ + n_conv_ + i * lag_cols(); }
   int lag_cols() const { return d_conv_ + node_.n_heads; }
-  int n_kept(int slot) const { return slots_[slot].n_kept; }
-  void set_n_kept(int slot, int n) { slots_[slot].n_kept = n; }
+  int n_kept(int slot) const { return n_kept_[slot]; }  // lag rows that hold something
+  void set_n_kept(int slot, int n) { n_kept_[slot] = n; }
   const float* taps() const { return taps_.data(); }  // [conv_kernel, d_conv]
-  int n_slots() const { return static_cast<int>(slots_.size()); }
+  int n_slots() const { return static_cast<int>(n_kept_.size()); }
 
  private:
-  struct Slot {
-    std::vector<float> h;     // [n_heads, head_dim, d_state]
-    std::vector<float> conv;  // [conv_kernel - 1, d_conv], the raw inputs before h, oldest first
-    std::vector<float> lag;   // [kWindowRowsMax - 1, lag_cols], the rows after h
-    int n_kept = 0;           // lag rows that hold something
+  struct Free {
+    void operator()(float* p) const noexcept;
   };
+  float* part(int slot) const { return memory_.get() + slot * n_slot_; }
+
   Mamba2 node_;
   int d_conv_;
   std::vector<float> taps_;
-  std::vector<Slot> slots_;
+  std::int64_t n_h_, n_conv_, n_slot_;  // floats of a slot's parts, and of all of them
+  std::unique_ptr<float, Free> memory_;
+  std::vector<int> n_kept_;  // by slot
 };
 
 }  // namespace bolt

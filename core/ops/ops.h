@@ -71,6 +71,9 @@ class KvCache {
   // the codes (little-endian i16) and exponents (i32), or the float32 values; K then V.
   virtual void read(int page, int n_keys, std::vector<std::byte>& bytes) const = 0;
   virtual std::uint64_t page_bytes() const = 0;
+  // Makes to_page what from_page is. False, and nothing done, where that is not possible: prefixes
+  // are then shared in whole pages only.
+  virtual bool copy(int from_page, int to_page) { return (void)from_page, (void)to_page, false; }
 };
 
 // Rows quantised as §3, ready for the integer formats; made by Ops::quantize, reused until the next

@@ -21,8 +21,8 @@ const Package& sample_package(std::optional<Format> quant = std::nullopt);
 // Where the engines under test run: the CPU (-1), or the GPU that BOLT_TEST_DEVICE names. Answers
 // they are compared with are the CPU's in either case.
 int test_device();
-// Whether this process takes prompt i: all, or with BOLT_TEST_SHARD=K/N those of the K-th part (from
-// 0), so that many cores share the long tests.
+// Whether this process takes prompt i: all, or with BOLT_TEST_SHARD=K/N those of the K-th part
+// (from 0), so that many cores share the long tests.
 bool is_of_shard(std::size_t i);
 
 struct Golden {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/ops/host.h"
+#include "core/ops/kv_cache.h"
+#include "core/ops/mamba.h"
 
 namespace bolt::testing {
 
@@ -16,6 +18,29 @@ enum class Mistake {
   appends_keys,       // keys go behind the rejected ones instead of over them
   forgets_head_keys,  // what the head absorbs is not written
   sums_by_rows,       // a linear rounds otherwise when it has several rows
+  keeps_old_state,    // a copy of recurrent state is that before the last call
+  leaves_last_page,   // a page that is copied stays as it was
+};
+
+// Slots twice: what each was before the last call lies behind them.
+class StaleMambaCache final : public HostMambaCache {
+ public:
+  StaleMambaCache(const Mamba2& node, int n_slots)
+      : HostMambaCache(node, 2 * n_slots), n_real_(n_slots) {}
+  void remember(int slot) { HostMambaCache::copy(slot, n_real_ + slot); }
+  void copy(int from_slot, int to_slot) override {
+    // Out of a sequence's slot, not into it: those come first.
+    HostMambaCache::copy(from_slot < to_slot ? n_real_ + from_slot : from_slot, to_slot);
+  }
+
+ private:
+  const int n_real_;
+};
+
+class ForgetfulKvCache final : public HostKvCache {
+ public:
+  using HostKvCache::HostKvCache;
+  bool copy(int, int) override { return true; }
 };
 
 class WrongOps final : public Ops {
@@ -28,10 +53,12 @@ class WrongOps final : public Ops {
   void* allocate(std::uint64_t n, const char* why) override { return ops_.allocate(n, why); }
   std::uint64_t free_bytes() const override { return ops_.free_bytes(); }
   std::unique_ptr<MambaCache> mamba_cache(const Mamba2& node, int n_slots) override {
-    return ops_.mamba_cache(node, n_slots);
+    if (mistake_ != Mistake::keeps_old_state) return ops_.mamba_cache(node, n_slots);
+    return std::make_unique<StaleMambaCache>(node, n_slots);
   }
   std::unique_ptr<KvCache> kv_cache(const Attention& node, KvKind kind, int n_pages) override {
-    return ops_.kv_cache(node, kind, n_pages);
+    if (mistake_ != Mistake::leaves_last_page) return ops_.kv_cache(node, kind, n_pages);
+    return std::make_unique<ForgetfulKvCache>(node, kind, n_pages);
   }
   std::unique_ptr<Operand> operand(int rows, int cols) override { return ops_.operand(rows, cols); }
   void embed(const Weight& table, std::span<const int> ids, Rows<float> x) override {
@@ -56,6 +83,9 @@ class WrongOps final : public Ops {
     std::vector<Segment> segments(b.segments.begin(), b.segments.end());
     if (mistake_ == Mistake::replays_one_less) {
       for (Segment& s : segments) s.n_lag = std::max(0, s.n_lag - 1);
+    }
+    if (mistake_ == Mistake::keeps_old_state) {
+      for (const Segment& s : segments) static_cast<StaleMambaCache&>(cache).remember(s.slot);
     }
     ops_.mamba({b.n_rows, segments, b.marked}, node, eps, cache, in, y);
   }
