@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How much faster requests are together than one after the other, on generated weights.
 #
-# usage: throughput.sh BOLT [SHAPE] [PARALLEL...]      default: dense-1b in q8, 1 8
+# usage: throughput.sh BOLT [SHAPE|PACKAGE.bolt] [PARALLEL...]      default: dense-1b in q8, 1 8
 #
 # Each setting is run twice, in reversed order the second time, without drafts, so that the ratio is
 # the sharing's own; prints tokens a second and the ratio to the first setting.
@@ -13,14 +13,18 @@ settings=("${@:-1}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export BOLT_RECEIPTS="$work/receipts"
-"$bolt" bench --make "$shape" --format q8 "$work/p.bolt"
+package=$shape
+if [ ! -d "$package" ]; then
+  package="$work/p.bolt"
+  "$bolt" bench --make "$shape" --format q8 "$package"
+fi
 for i in $(seq 16); do
   echo "{\"prompt_ids\": [$i, 7, 9, 11, 13], \"max_tokens\": ${TOKENS:-32}, \"ignore_eos\": true}"
 done >"$work/batch.jsonl"
 
 # Tokens a second of one run, from the summary line.
 rate() {
-  "$bolt" serve-stdin -m "$work/p.bolt" -c 256 --draft off --parallel "$1" \
+  "$bolt" serve-stdin -m "$package" -c 256 --draft off --parallel "$1" \
     <"$work/batch.jsonl" 2>&1 >"$work/out.$1" | sed -n 's/.* s, \([0-9.]*\) tok\/s.*/\1/p'
 }
 reversed=()
