@@ -264,6 +264,7 @@ void BatchServer::end(Live& live) {
   ++n_done_;
   if (outcome.stop == "error") ++n_not_finite_;
   n_tokens_ += std::ssize(outcome.reply.ids);
+  n_reused_ += outcome.reply.n_reused;
   if (settings_.verbose) {
     status_.clear();
     write_err(fmt::format("line {}: {}\n", live.line.number, last_line(outcome)));
@@ -333,6 +334,7 @@ void BatchServer::write_stats(const BatchLine& line) {
   json.member("lines", source_.n_lines()).member("done", n_done_).member("failed", n_failed_);
   json.member("running", live_.size()).member("waiting", waiting_.size());
   json.member("skipped", source_.n_skipped()).member("tokens", n_tokens_);
+  json.member("reused", n_reused_);
   json.key("tok_per_s").raw(fmt::format("{:.1f}", static_cast<double>(n_tokens_) / seconds()));
   json.key("seconds").raw(fmt::format("{:.3f}", seconds()));
   json.member("resident_bytes", resident_bytes());

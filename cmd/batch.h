@@ -73,7 +73,7 @@ class BatchServer {
   std::vector<Generation*> round_;  // of the round at hand
   bool stopping_ = false;           // no further line is taken
   bool mute_ = false;               // nobody takes records any more
-  std::int64_t n_done_ = 0, n_failed_ = 0, n_not_finite_ = 0, n_tokens_ = 0;
+  std::int64_t n_done_ = 0, n_failed_ = 0, n_not_finite_ = 0, n_tokens_ = 0, n_reused_ = 0;
   std::exception_ptr failure_;  // of the input; what was read is still answered
 };
 

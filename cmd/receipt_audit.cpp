@@ -202,6 +202,9 @@ void add_audit(CLI::App& app, Action& action, const Verbs& common) {
           }
           receipts::LinesAuditOptions lines;
           lines.is_word = is_word_line;
+          if (!options->redaction_key.empty()) {
+            lines.redaction_key = receipts::read_redaction_key(options->redaction_key);
+          }
           return receipts::audit_lines(options->folders, options->input, lines);
         }
         receipts::AuditOptions audit;

@@ -249,8 +249,8 @@ struct ConversionFacts {
 inline constexpr std::size_t kFailedLinesMax = 65536;
 struct SessionTotals {
   std::int64_t lines = 0, answered = 0, failed = 0;
-  std::vector<std::int64_t> failed_lines;  // at most kFailedLinesMax of them
-  std::vector<std::string> rids;  // of its runs, in line order
+  std::vector<std::int64_t> failed_lines = {};  // at most kFailedLinesMax of them
+  std::vector<std::string> rids;                // of its runs, in line order
 };
 
 // One serve-stdin process. Sealed once when it opens (no totals: its runs name this rid) and once

@@ -22,6 +22,7 @@ struct Run {
   std::string what, rid;
   std::string input, task, out;  // digests; out: tokens and stop
   std::string stop;
+  BinderChoice binder;  // of its digests
   int session = 0;
 };
 
@@ -53,14 +54,16 @@ void take_failed(const Value& body, Found& found) {
 }
 
 // All of a pack, its root included.
-void collect_pack(const std::string& path, Found& found) {
+void collect_pack(const std::string& path, const LinesAuditOptions& options, Found& found) {
   const int session = static_cast<int>(found.sessions.size());
   found.sessions.push_back({path, false});
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0 && !error)
     return;  // killed before its first run
   try {
-    (void)verify_file(path, {});
+    VerifyOptions verify_options;
+    verify_options.redaction_key = options.redaction_key;
+    (void)verify_file(path, verify_options);
     ReceiptReader reader(LineReader::open(path), path, true);
     while (const std::optional<Receipt> receipt = reader.next()) {
       const Value& body = receipt->body;
@@ -76,6 +79,7 @@ void collect_pack(const std::string& path, Found& found) {
       run.task = body.string_at("task.sha256");
       run.out = body.string_at("out.ids") + " " + body.string_at("stop.kind");
       run.stop = body.string_at("stop.kind");
+      run.binder = choose_binder(*receipt, options.redaction_key);
       run.session = session;
       found.runs[body.int_at("request.line")].push_back(std::move(run));
     }
@@ -109,7 +113,9 @@ const Run* answer_of(std::int64_t line, const std::vector<Run>& runs, Found& fou
   return answer != nullptr ? answer : cut;
 }
 
-std::string digest_of(const std::string& bytes) { return bind_hex(Binder(), "line", {bytes}); }
+std::string digest_of(const std::string& bytes, const Binder& binder = Binder()) {
+  return bind_hex(binder, "line", {bytes});
+}
 
 // A digest of another line must be told apart, or nothing here can.
 void plant_and_find() {
@@ -133,7 +139,7 @@ Answer audit_lines(const std::vector<std::string>& folders, const std::string& i
       if (is_pack_name(at->path().string())) packs.insert(at->path().string());
     }
   }
-  for (const std::string& pack : packs) collect_pack(pack, found);
+  for (const std::string& pack : packs) collect_pack(pack, options, found);
 
   std::ifstream in(input, std::ios::binary);
   if (!in) throw Failure(Status::unmet, input + ": cannot read");
@@ -161,8 +167,12 @@ Answer audit_lines(const std::vector<std::string>& folders, const std::string& i
     n_again += std::ssize(at->second) - 1;
     rids.push_back(*digest_from_hex(answer->rid));
     for (const Run& run : at->second) {
-      if (run.input == digest_of(bytes)) continue;
-      found.add(fmt::format("line {}: {} answers another line", number, inert(run.what)));
+      if (!run.binder.known) {
+        found.add(fmt::format("line {}: {} binds its line under a key that is not here", number,
+                              inert(run.what)));
+      } else if (run.input != digest_of(bytes, run.binder.binder)) {
+        found.add(fmt::format("line {}: {} answers another line", number, inert(run.what)));
+      }
     }
   }
   for (auto at = found.runs.upper_bound(number); at != found.runs.end(); ++at) {

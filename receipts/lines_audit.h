@@ -2,7 +2,10 @@
 // line, whichever shard, session or machine it ran in.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +15,7 @@
 namespace bolt::receipts {
 
 struct LinesAuditOptions {
+  std::optional<std::array<std::uint8_t, 32>> redaction_key;  // of keyed receipts
   // Whether a line asks for no answer (a word to the server); what such a line looks like is the
   // caller's to know. Empty: there are none.
   std::function<bool(std::string_view)> is_word;

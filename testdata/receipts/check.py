@@ -199,7 +199,7 @@ SESSION = dict(COMMON, **{
     "arith!": ARITH, "redaction!": REDACTION, "mode?": MODE,
     "sched?": {"slots": "int!", "peers": "int!", "cache": "cold|resumed!", "cached_n": "int!"},
     "session!": {"phase": "open|closed!", "lines": "int?", "answered": "int?", "failed": "int?",
-                 "root": "sha?"},
+                 "failed_lines?": ["int"], "root": "sha?"},
 })
 BENCH = dict(COMMON, **{
     "mode?": MODE,
