@@ -91,6 +91,8 @@ class Model {
   virtual int max_rows() const = 0;
   virtual int max_window_rows() const = 0;
   virtual int max_chunk_rows() const = 0;
+  // Most rows of a sure window that may all be sampled: their logits are kept until the next call.
+  virtual int max_scored_rows() const { return max_window_rows(); }
 
   // Wall time of a call of n_rows rows that keep nothing, and of one head level; for cost_table.h.
   virtual std::int64_t time_window_ns(int n_rows) = 0;

@@ -6,14 +6,12 @@
 
 #include "core/base/error.h"
 #include "core/base/sha256.h"
-#include "core/engine/score.h"
 
 namespace bolt {
 namespace {
 
 constexpr int kBacklogRows = 64;  // two full windows: the head may sit out a while
 constexpr int kTimedRowsMax = 64;
-static_assert(kScoreRows <= kTimedRowsMax, "a scored call's logits have rows");
 
 int geometry_rows(const Graph& graph, int wanted) {
   const Geometry& g = graph.geometry;
@@ -35,6 +33,12 @@ int largest_call(const ModelSizes& sizes, const Graph& graph) {
 
 int pages_of_all(const ModelSizes& sizes) {
   return sizes.n_pages > 0 ? sizes.n_pages : sizes.n_slots * pages_of_sequence(sizes.context);
+}
+
+// A scored call's rows: as many as a prompt's, where their logits do not take more than 64 MiB.
+int scored_rows(const Graph& graph, int chunk_rows) {
+  const auto row_bytes = static_cast<int>(sizeof(float)) * graph.vocab_size;
+  return std::min(std::max((64 << 20) / row_bytes, kTimedRowsMax), chunk_rows);
 }
 
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
@@ -79,10 +83,11 @@ OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
       max_window_rows_(geometry_rows(graph, sizes.window_rows)),
       max_chunk_rows_(geometry_rows(graph, sizes.chunk_rows)),
       max_rows_(largest_call(sizes, graph)),
+      scored_rows_(scored_rows(graph, max_chunk_rows_)),
       scratch_page_(pages_of_all(sizes) + sizes.n_prefix_pages),
       slots_(sizes.n_slots, scratch_page_, sizes.n_prefix_pages),
       forward_(ops, graph, sizes.kv, sizes.n_slots + 1 + sizes.n_prefixes, scratch_page_ + 1,
-               max_rows_, std::max(kTimedRowsMax, round_rows(sizes, graph))),
+               max_rows_, std::max({kTimedRowsMax, round_rows(sizes, graph), scored_rows_})),
       prefixes_(slots_.pool(), sizes.n_prefixes, sizes.n_prefix_pages),
       copies_pages_(copy_page(scratch_page_, scratch_page_)),
       backlogs_(static_cast<std::size_t>(sizes.n_slots)) {

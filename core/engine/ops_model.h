@@ -61,6 +61,7 @@ class OpsModel final : public Model {
   int max_rows() const override { return max_rows_; }
   int max_window_rows() const override { return max_window_rows_; }
   int max_chunk_rows() const override { return max_chunk_rows_; }
+  int max_scored_rows() const override { return scored_rows_; }
   std::int64_t time_window_ns(int n_rows) override;
   std::int64_t time_level_ns(bool draft_vocab) override;
 
@@ -108,7 +109,7 @@ class OpsModel final : public Model {
   Ops& ops_;
   const Graph& graph_;
   const ModelSizes sizes_;
-  const int max_window_rows_, max_chunk_rows_, max_rows_;
+  const int max_window_rows_, max_chunk_rows_, max_rows_, scored_rows_;
   int scratch_page_;  // and the slot past the last one: for timing
   Slots slots_;
   Forward forward_;

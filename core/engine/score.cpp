@@ -20,7 +20,8 @@ Scoring score_reply(Model& model, int slot, const Request& request, std::span<co
 
   std::vector<float> logits;
   if (request.want_logits) logits.resize(static_cast<std::size_t>(model.vocab_size()));
-  const auto chunk_rows = static_cast<std::size_t>(model.max_chunk_rows());
+  const auto chunk_rows = static_cast<std::size_t>(model.max_chunk_rows()),
+             scored_rows = static_cast<std::size_t>(model.max_scored_rows());
   std::vector<WindowResult> results;
   while (done < known.size()) {
     if (interrupt && interrupt->load(std::memory_order_relaxed)) {
@@ -33,9 +34,8 @@ Scoring score_reply(Model& model, int slot, const Request& request, std::span<co
     window.sampling = request.sampling;
     // The prompt's rows before the first choice are not sampled, and go in whole chunks.
     const bool in_prompt = done < first_choice;
-    const std::size_t end =
-        in_prompt ? std::min(first_choice, done + chunk_rows)
-                  : std::min(known.size(), done + std::min<std::size_t>(kScoreRows, chunk_rows));
+    const std::size_t end = in_prompt ? std::min(first_choice, done + chunk_rows)
+                                      : std::min(known.size(), done + scored_rows);
     window.ids = std::span(known).subspan(done, end - done);
     window.n_sampled = in_prompt ? 0 : static_cast<int>(window.ids.size());
     model.run({&window, 1}, results);

@@ -11,9 +11,6 @@
 
 namespace bolt {
 
-// Rows of a scored call: as many as a model keeps logits of.
-inline constexpr int kScoreRows = 64;
-
 // Runs what the slot does not hold yet of the prompt, then the claimed ids but the last, which
 // decides nothing. The slot holds a proper prefix of the prompt. `sink` gets each choice with its
 // logits (if request.want_logits); false from it ends the scoring there. request.stop_ids,
