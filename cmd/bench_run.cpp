@@ -315,8 +315,6 @@ void BenchRuns::run_elsewhere(const Cell& cell) {
       sessions_[static_cast<std::size_t>(cell.package)]->package().path(),
       "--temp",
       fmt::format("{}", options_.temperature),
-      "--chunk",
-      std::to_string(how.chunk_rows),
       "--window",
       std::to_string(how.window_rows),
       "--kv",
@@ -326,6 +324,7 @@ void BenchRuns::run_elsewhere(const Cell& cell) {
   const auto add = [&args](std::initializer_list<std::string> more) {
     args.insert(args.end(), more);
   };
+  if (how.chunk_rows > 0) add({"--chunk", std::to_string(how.chunk_rows)});
   if (options_.temperature > 0) add({"--seed", std::to_string(options_.seed)});
   if (task.max_new >= 0) add({"-n", std::to_string(task.max_new)});
   if (task.ignore_eos) add({"--ignore-eos"});
