@@ -13,7 +13,6 @@
 #include "core/engine/ops_model.h"
 #include "core/engine/score.h"
 #include "core/ops/host.h"
-#include "core/pack/graph_walk.h"
 #include "core/pack/tile_codec.h"
 
 namespace bolt {
@@ -96,20 +95,17 @@ std::string processor_name() {
   return "cpu";
 }
 
-// The GPU's kernels read f32, bf16, f16, q8 and nvfp4, and a plain embedding.
-void refuse_host_only_formats(const Package& package) {
-  each_weight(package.graph(), [&](const std::string& name, const Weight& w) {
-    const bool known = w.format <= Format::nvfp4;
-    if (known && (name != "embedding" || w.layout == Layout::plain)) return;
-    throw Error(Exit::usage,
-                package.path() + ": weight " + name + " is " + format_name(w.format) +
-                    ", which runs on the CPU only so far; give --device cpu, or convert the "
-                    "original bf16 checkpoint with --quant q8 or nvfp4");
-  });
+// The GPU reads embeddings that are plain; cuda/ itself refuses formats that it has no kernels for.
+void refuse_coded_embedding(const Package& package) {
+  const Weight& w = package.graph().embedding;
+  if (w.layout == Layout::plain) return;
+  throw Error(Exit::usage, package.path() + ": the embedding is " + format_name(w.format) +
+                               ", which the GPU does not read; give --device cpu, or convert the "
+                               "original bf16 checkpoint with --quant q8 or nvfp4");
 }
 
 Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
-  if (options.device >= 0) refuse_host_only_formats(package);
+  if (options.device >= 0) refuse_coded_embedding(package);
   if (options.device >= 0) return open_cuda(package.graph(), options.device, options.graphs);
   const Isa isa = resolve_isa(options.isa);
   return {std::make_unique<HostOps>(n_threads, isa), package.graph(), processor_name(),

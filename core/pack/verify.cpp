@@ -126,7 +126,17 @@ class RunCheck {
                     tensor_ ? tensor_->name : "(none)"));
   }
 
-  void plain_row(int r) const {
+  void plain_row(int r) {
+    if (w_.layout == Layout::tiles) {
+      // Widening is exact and one to one, so that floats differ where the codes do.
+      packed_row(w_.format, packed_, w_.n_cols, 1.0f, r, packed_values_.data());
+      for (int k = 0; k < w_.n_cols; ++k) {
+        const std::uint32_t is = float_bits(packed_values_[static_cast<std::size_t>(k)]);
+        const std::uint32_t should = float_bits(value(r, k));
+        if (is != should) differ(r, k, is, should);
+      }
+      return;
+    }
     const bool own = tensor_ && binding_.transform == Transform::copy &&
                      dtype_bytes(tensor_->dtype) == code_bytes(w_.format);
     for (int k = 0; k < w_.n_cols; ++k) {
