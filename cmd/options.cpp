@@ -237,10 +237,12 @@ int resolve_device(const ModelOptions& options, const HowOptions& how) {
   const auto n_devices = static_cast<int>(cuda_devices(&why).size());
   if (!wants_gpu) return n_devices > 0 ? 0 : -1;
   if (options.device.index >= n_devices) {
-    throw Error(Exit::fault, fmt::format("--device cuda:{}: {}", options.device.index,
-                                         n_devices > 0 ? fmt::format("there are {}", n_devices)
-                                         : why.empty() ? "there is no GPU"
-                                                       : why));
+    throw Error(
+        Exit::fault,
+        fmt::format("--device cuda:{}: {}", options.device.index,
+                    n_devices > 0 ? fmt::format("GPUs here are cuda:0 to cuda:{}", n_devices - 1)
+                    : why.empty() ? "there is no GPU; use --device cpu"
+                                  : why + "; use --device cpu"));
   }
   return options.device.index;
 }

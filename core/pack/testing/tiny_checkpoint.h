@@ -36,6 +36,13 @@ struct TinySpec {
   std::vector<std::pair<std::string, std::string>> config;
 };
 
+// One of every class of shapes that the family's models come in.
+struct TinyShape {
+  const char* name;
+  TinySpec spec;
+};
+std::vector<TinyShape> tiny_shapes();
+
 ModelFacts tiny_facts(const TinySpec& spec);
 std::vector<TestTensor> tiny_tensors(const TinySpec& spec);
 std::string tiny_config_json(const TinySpec& spec);

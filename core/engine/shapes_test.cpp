@@ -1,0 +1,89 @@
+// Tiny models of every class of shapes, in the formats that all devices take: whatever is run how,
+// and where, the reply and its logits are the CPU's ordinary ones.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "core/engine/testing/sample.h"
+#include "core/pack/convert.h"
+#include "core/pack/testing/tiny_checkpoint.h"
+#include "core/pack/tile_codec.h"
+
+namespace bolt {
+namespace {
+
+using testing::Answer;
+using testing::answer;
+using Source = DraftOptions::Source;
+
+EngineOptions host_options() {
+  EngineOptions options;
+  options.n_threads = 1;
+  options.context = 256;
+  return options;
+}
+
+Request request_of(int n_prompt, int n_vocab, float temperature) {
+  Request request;
+  for (int i = 0; i < n_prompt; ++i) request.prompt_ids.push_back((i * 31 + 7) % n_vocab);
+  request.max_new = 40;
+  request.sampling.temperature = temperature;
+  request.sampling.seed = 5;
+  request.draft = {Source::off, -1};
+  return request;
+}
+
+TEST_CASE("shapes: chunks, windows, drafts, graphs and device change no bit of a tiny model") {
+  const testing::TemporaryFolder folder;
+  int n_packages = 0;
+  for (const testing::TinyShape& shape : testing::tiny_shapes()) {
+    testing::write_tiny_checkpoint(folder / "checkpoint", shape.spec);
+    for (const std::optional<Format> quant :
+         {std::optional<Format>{}, std::optional{Format::q8}, std::optional{Format::nvfp4}}) {
+      ConvertOptions convert_options;
+      convert_options.source = folder / "checkpoint";
+      convert_options.target = folder / ("tiny-" + std::to_string(n_packages++) + ".bolt");
+      convert_options.quant = quant;
+      convert_options.verify = false;
+      convert_options.n_threads = 1;
+      convert(convert_options);
+      const auto package =
+          Package::open(convert_options.target, {.n_threads = 1, .use_hash_cache = false});
+      const auto host = Engine::open(*package, host_options());
+      const auto on_host = host->new_sequence();
+      for (const float temperature : {0.0f, 0.9f}) {
+        const Request request = request_of(133, package->config().n_tokens, temperature);
+        const Answer plain = answer(*host, *on_host, request);
+        const auto check = [&](EngineOptions options, DraftOptions draft, double rate) {
+          options.device = testing::test_device();
+          const auto engine = Engine::open(*package, options);
+          const auto sequence = engine->new_sequence();
+          Request drafted = request;
+          drafted.draft = draft;
+          if (rate > 0) drafted.script = std::make_shared<Script>(Script{plain.ids, rate, 3});
+          for (int turn = 0; turn < 2; ++turn) {  // a sequence that starts over keeps nothing
+            CHECK_MESSAGE(answer(*engine, *sequence, drafted) == plain, shape.name, ", ",
+                          quant ? format_name(*quant) : "as it is", ", temperature ", temperature,
+                          ", drafts ", draft.drafts, ", turn ", turn);
+          }
+        };
+        EngineOptions options = host_options();
+        check(options, {Source::off, -1}, 0);
+        options.chunk_rows = 7;
+        options.n_threads = 2;
+        check(options, {Source::automatic, 31}, 0.85);
+        options.window_rows = 5;
+        options.graphs = false;
+        check(options, {Source::mtp, 4}, 0);
+      }
+      // Control: another prompt's logits are told apart.
+      CHECK_FALSE(answer(*host, *on_host, request_of(132, package->config().n_tokens, 0.0f)) ==
+                  answer(*host, *on_host, request_of(133, package->config().n_tokens, 0.0f)));
+    }
+    std::filesystem::remove_all(folder / "checkpoint");
+  }
+}
+
+}  // namespace
+}  // namespace bolt
