@@ -21,7 +21,7 @@ Scoring score_reply(Model& model, int slot, const Request& request, std::span<co
   std::vector<float> logits;
   if (request.want_logits) logits.resize(static_cast<std::size_t>(model.vocab_size()));
   const auto chunk_rows = static_cast<std::size_t>(model.max_chunk_rows()),
-             scored_rows = static_cast<std::size_t>(model.max_scored_rows());
+             scored_rows = std::min(chunk_rows, static_cast<std::size_t>(model.max_scored_rows()));
   std::vector<WindowResult> results;
   while (done < known.size()) {
     if (interrupt && interrupt->load(std::memory_order_relaxed)) {
