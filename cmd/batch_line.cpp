@@ -208,6 +208,7 @@ void LineParser::read_line(const JsonValue& root, BatchLine& line, std::string& 
   if (const auto cancel = root.find("cancel")) {
     root.only({"cancel"});
     param = "cancel";
+    if (cancel->is_null()) cancel->fail("a request's id");  // would be every request without one
     line.what = CancelLine{id_text(*cancel)};
     return;
   }

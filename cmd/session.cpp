@@ -114,9 +114,14 @@ std::string Session::cost_line() const {
   const std::string& digest = engine_->cost_digest();
   if (digest.empty()) return {};
   const bool measured = engine_->costs_measured();
-  const std::string place = !how_.cost_table.empty() ? how_.cost_table : "the cache";
-  return fmt::format("costs     table {}, {} {}\n", digest.substr(0, 16),
-                     measured ? "measured now, kept in" : "read from", place);
+  // A cache that could not be written costs nothing but the next measurement: no word of it.
+  std::string origin = "measured now";
+  if (!how_.cost_table.empty()) {
+    origin = (measured ? "measured now, kept in " : "read from ") + how_.cost_table;
+  } else if (!measured) {
+    origin = "read from the cache";
+  }
+  return fmt::format("costs     table {}, {}\n", digest.substr(0, 16), origin);
 }
 
 Task Session::task(const GenerationOptions& options) const {

@@ -72,26 +72,12 @@ BOLT_DEV std::uint32_t prmt_raw(std::uint32_t a, std::uint32_t b, std::uint32_t 
   return d;
 }
 
-// Eight e2m1 codes (nibble p = slot p, never -0) to twice their values as int8: slots 0..3 in
-// `low`, 4..7 in `high`. A selector nibble with its top bit set replicates a sign bit, which is 0
-// in both tables: so each table yields v + 12 for its own sign and 0 for the other.
-BOLT_DEV void e2m1_to_s8(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
-  constexpr std::uint32_t kPositive0 = 0x0f0e0d0cu,
-                          kPositive1 = 0x18141210u;  // 12 + 0,1,2,3,4,6,8,12
-  constexpr std::uint32_t kNegative0 = 0x090a0b0cu, kNegative1 = 0x00040608u;  // 12 - the same
-  const std::uint32_t flipped = codes ^ 0x88888888u;
-  const std::uint32_t u0 =
-      prmt_raw(kPositive0, kPositive1, codes) | prmt_raw(kNegative0, kNegative1, flipped);
-  const std::uint32_t u1 = prmt_raw(kPositive0, kPositive1, codes >> 16) |
-                           prmt_raw(kNegative0, kNegative1, flipped >> 16);
-  // Subtract 12 from each byte; the borrowed top bit keeps bytes apart.
-  low = ((u0 | 0x80808080u) - 0x0c0c0c0cu) ^ 0x80808080u;
-  high = ((u1 | 0x80808080u) - 0x0c0c0c0cu) ^ 0x80808080u;
-}
-
-// The same by halves of a group, slots 0, 1, 4, 5 and 2, 3, 6, 7, as twice the values plus 12.
-// The tables' first words are kept in registers: an instruction takes one constant, and the
-// compiler would load the other anew for each.
+// Eight e2m1 codes (nibble p = slot p, never -0) to twice their values plus 12, by halves of a
+// group: slots 0, 1, 4, 5 and 2, 3, 6, 7. The tables hold 12 + 0,1,2,3,4,6,8,12 and 12 - the same;
+// a selector nibble with its top bit set replicates a sign bit, which is 0 in both: so each table
+// yields v + 12 for its own sign and 0 for the other. The tables' first words are kept in
+// registers: an instruction takes one constant, and the compiler would load the other anew for
+// each.
 struct E2m1Tables {
   std::uint32_t positive, negative;
   BOLT_DEV E2m1Tables() {

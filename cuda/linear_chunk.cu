@@ -172,8 +172,8 @@ struct Fragment<Format::nvfp4> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) base0[i] = mul_rn(-kSumBase, scale0[i]);
   }
-  // e2m1_to_s8 for four codes: one table gives v + 12, the other 0, and adding 116 more carries
-  // into no neighbour.
+  // Four e2m1 codes to twice their values as int8: one table gives v + 12, the other 0, and adding
+  // 116 more carries into no neighbour.
   BOLT_DEV static std::uint32_t decode(std::uint32_t codes, std::uint32_t flipped,
                                        const Constants& known) {
     return (prmt_raw(known.positive[0], known.positive[1], codes) +

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kWidths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 // A device runs a shape's first call as it is, captures the second and replays the third.
-constexpr int kSweepsMin = 3, kSweepsMax = 5;
+constexpr int kSweepsMin = 3, kSweepsMax = 12;
 constexpr std::int64_t kQuickNs = 200'000'000, kSlowNs = 2'000'000'000;
 
 std::string cache_folder() {
