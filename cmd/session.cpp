@@ -10,6 +10,7 @@
 #include "cmd/build_info.h"
 #include "cmd/generation.h"
 #include "cmd/package_facts.h"
+#include "core/pack/repackage.h"
 #include "receipts/build_facts.h"
 #include "receipts/file.h"
 
@@ -27,18 +28,6 @@ double per_second(std::int64_t n, std::int64_t ns) {
 }
 
 const char* kv_name(KvKind kv) { return kv == KvKind::i16 ? "i16" : "f32"; }
-
-std::string geometry_name(const Geometry& geometry) {
-  switch (geometry.kind) {
-    case Geometry::Kind::dynamic:
-      return "dynamic";
-    case Geometry::Kind::fixed:
-      return fmt::format("fixed:{}", geometry.n_rows);
-    case Geometry::Kind::hybrid:
-      return fmt::format("hybrid:{}", geometry.n_rows);
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -176,7 +165,7 @@ receipts::Mode Session::mode_facts(const DraftOptions& draft) const {
   const int depth_max = how_.window_rows - 1;
   const int depth = draft.drafts < 0 ? depth_max : std::min(draft.drafts, depth_max);
   receipts::Mode mode;
-  mode.geometry = geometry_name(package_->graph().geometry);
+  mode.geometry = geometry_text(package_->graph().geometry);
   if (draft.source == DraftOptions::Source::off || depth == 0) return mode;
   mode.kind = "speculative";
   mode.depth = depth;
