@@ -80,24 +80,8 @@ BOLT_DEV void leave(Order order) {
   if (order == Order::follower) wait_for_earlier_kernels();
 }
 
-// What every linear kernel does with a finished sum (before the gain).
-__device__ __forceinline__ void finish_sum(const LinearArgs& a, float total, float gain,
-                                           bool gained, int out_row, int mark_row, int n) {
-  float y = gained ? mul_rn(total, gain) : total;
-  if (!finite(y)) a.marked[mark_row] = 1;
-  float* place = a.y + static_cast<std::int64_t>(out_row) * a.y_stride + n;
-  if (a.epilogue == Epilogue::add) {
-    if (a.plus != nullptr) y = add_rn(y, a.plus[out_row * a.plus_stride + n]);
-    y = add_rn(*place, y);
-  } else if (a.epilogue == Epilogue::relu2) {
-    const float r = y > 0.0f ? y : 0.0f;
-    y = mul_rn(r, r);
-  }
-  *place = y;
-}
-
-// The same by a warp for the 32 outputs of a tile of one row, which are a group of the next
-// linear's rows; out_row, mark_row are the warp's.
+// What a linear kernel does with its finished sums (before the gain): a warp, for the 32 outputs of
+// a tile of one row, which are a group of the next linear's rows; out_row, mark_row are the warp's.
 BOLT_DEV void finish_tile(const LinearArgs& a, float total, float gain, bool gained, int out_row,
                           int mark_row, int tile, int lane) {
   const int n = tile * kTileRows + lane;
