@@ -7,9 +7,9 @@
 #include "core/base/error.h"
 #include "core/engine/backend.h"
 #include "core/pack/graph_walk.h"
-#include "core/pack/tile_codec.h"
 #include "cuda/check.h"
 #include "cuda/ops.h"
+#include "cuda/uploads.h"
 
 namespace bolt {
 namespace cuda {
@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 constexpr int kOldestArch = 80;
+
+Uploads uploaded;
 
 std::string arch_name(const cudaDeviceProp& p) {
   return "sm_" + std::to_string(p.major * 10 + p.minor);
@@ -68,22 +70,9 @@ class Uploader {
   int next_ = 0;
 };
 
-bool has_kernels(Format format) {
-  return format == Format::f32 || format == Format::bf16 || format == Format::f16 ||
-         format == Format::q8 || format == Format::nvfp4;
-}
-
-void require_kernels(const Graph& graph) {
-  each_weight(graph, [](const std::string& name, const Weight& w) {
-    if (has_kernels(w.format)) return;
-    throw Error(Exit::input,
-                "--device cuda: " + name + " is in " + std::string(format_name(w.format)) +
-                    ", the GPU kernels take f32, bf16, f16, q8 and nvfp4; use --device "
-                    "cpu, or convert with --quant q8");
-  });
-}
-
 }  // namespace
+
+Uploads uploads() { return uploaded; }
 
 Graph CudaOps::place(const Graph& host) {
   Graph graph = host;
@@ -109,6 +98,8 @@ Graph CudaOps::place(const Graph& host) {
     if (to == nullptr) {
       to = next;
       uploader.copy(from, to, bytes);
+      ++uploaded.n;
+      uploaded.bytes += bytes;
       next += aligned(bytes);
     }
     return to;
@@ -168,7 +159,6 @@ Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
     throw Error(Exit::fault, "--device cuda: " + std::string(p.name) + " is " + cuda::arch_name(p) +
                                  ", at least sm_80 is needed; use --device cpu");
   }
-  cuda::require_kernels(graph);
   auto ops = std::make_unique<cuda::CudaOps>(ordinal, graphs);
   Graph placed = ops->place(graph);
   return {std::move(ops), std::move(placed), p.name, cuda::arch_name(p), p.multiProcessorCount};

@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <thread>
 
+#include "core/pack/tile_codec.h"
 #include "cuda/testing/both.h"
 #include "cuda/testing/function_hash.h"
 
@@ -13,30 +15,19 @@ namespace bolt::cuda {
 namespace {
 
 constexpr int kRepeats = 5;
-constexpr Format kFormats[] = {Format::f32, Format::bf16, Format::f16, Format::q8, Format::nvfp4};
+constexpr Format kFormats[] = {Format::f32,    Format::bf16,    Format::f16,  Format::q8,
+                               Format::nvfp4,  Format::fp8,     Format::q4_0, Format::q4_1,
+                               Format::q5_0,   Format::q5_1,    Format::q2_k, Format::q3_k,
+                               Format::q4_k,   Format::q5_k,    Format::q6_k, Format::iq4_nl,
+                               Format::iq4_xs, Format::iq2_xxs, Format::mxfp4};
+static_assert(std::size(kFormats) == static_cast<std::size_t>(Format::mxfp4) + 1);
+bool is_block(Format format) { return block_form(format).n_cols > 0; }
 
 struct Ground {
   HostOps host{2, cpu_has(Isa::avx2) ? Isa::avx2 : Isa::scalar};
   CudaOps device{0, true};
   DeviceCopies copies;
 };
-
-const char* name_of(Format f) {
-  switch (f) {
-    case Format::f32:
-      return "f32";
-    case Format::bf16:
-      return "bf16";
-    case Format::f16:
-      return "f16";
-    case Format::q8:
-      return "q8";
-    case Format::nvfp4:
-      return "nvfp4";
-    default:
-      return "?";
-  }
-}
 
 std::vector<float> with_nonfinite(std::vector<float> x, int n_cols, int row) {
   x[static_cast<std::size_t>(row * n_cols + n_cols / 2)] = std::numeric_limits<float>::quiet_NaN();
@@ -100,7 +91,7 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
             g.device.finish(batch.on_device);
             CHECK(batch.host_marks == batch.device_marks);
             const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
-            CHECK_MESSAGE(differ == 0, name_of(format), " ", shape.n, "x", shape.k, " rows ",
+            CHECK_MESSAGE(differ == 0, format_name(format), " ", shape.n, "x", shape.k, " rows ",
                           n_rows);
           }
         }
@@ -137,6 +128,7 @@ TEST_CASE("linear: prompt chunks against wide matrices, alone and among others")
                           {100, 8450, 320},
                           {65, 2688, 384},
                           {600, 128, 384}}) {
+      if (is_block(format) && s.n > 3000) continue;  // one kernel serves them all
       DeviceCopies copies;
       const SyntheticWeight w = synthetic_weight(format, 1, s.n, s.k, 17);
       const Weight on_device = copies.put(w.weight);
@@ -153,8 +145,8 @@ TEST_CASE("linear: prompt chunks against wide matrices, alone and among others")
         g.device.finish(batch.on_device);
         CHECK(batch.host_marks == batch.device_marks);
         std::vector<float> got = y.read_device(g.device);
-        CHECK_MESSAGE(rows_that_differ(y, got, batch.host_marks) == 0, name_of(format), " ", s.n,
-                      "x", s.k, " rows ", s.rows);
+        CHECK_MESSAGE(rows_that_differ(y, got, batch.host_marks) == 0, format_name(format), " ",
+                      s.n, "x", s.k, " rows ", s.rows);
         if (repeat == 0) first = got;
         CHECK(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)) == 0);
       }
@@ -166,7 +158,66 @@ TEST_CASE("linear: prompt chunks against wide matrices, alone and among others")
   }
 }
 
-TEST_CASE("rms_norm and embed") {
+// Rows whose segments' sums crowd shared memory, and one segment more than any number of warps has.
+TEST_CASE("linear: very long rows") {
+  Ground g;
+  constexpr int kCols = 33056;
+  const auto operand_host = g.host.operand(9, kCols), operand_device = g.device.operand(9, kCols);
+  for (const Format format : kFormats) {
+    const SyntheticWeight w = synthetic_weight(format, 1, 40, kCols, 41);
+    const Weight on_device = g.copies.put(w.weight);
+    for (const int n_rows : {1, 2, 4, 9}) {
+      DeviceCopies copies;
+      const BothRows in(copies, even_floats(42, n_rows * kCols), n_rows, kCols);
+      const BothRows y = BothRows::poisoned(copies, n_rows, 40);
+      BothBatch batch(n_rows);
+      batch.begin(g.host, g.device);
+      g.host.quantize(in.on_host, is_integer(format), *operand_host);
+      g.host.linear(batch.on_host, *operand_host, w.weight, Epilogue::store, y.on_host);
+      g.device.quantize(in.on_device, is_integer(format), *operand_device);
+      g.device.linear(batch.on_device, *operand_device, on_device, Epilogue::store, y.on_device);
+      g.device.finish(batch.on_device);
+      CHECK(batch.host_marks == batch.device_marks);
+      CHECK_MESSAGE(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0,
+                    format_name(format), " rows ", n_rows);
+    }
+  }
+}
+
+TEST_CASE("embed: plain and packed tables of every format") {
+  Ground g;
+  constexpr int kIds = 70;
+  const auto differ = [&](const Weight& host, const Weight& device, const std::vector<int>& ids) {
+    DeviceCopies copies;
+    const auto n_rows = static_cast<int>(ids.size());
+    const BothRows x = BothRows::poisoned(copies, n_rows, host.n_cols);
+    BothBatch batch(n_rows);
+    batch.ids = ids;
+    batch.begin(g.host, g.device);
+    g.host.embed(host, ids, x.on_host);
+    g.device.embed(device, ids, x.on_device);
+    g.device.finish(batch.on_device);
+    return rows_that_differ(x, x.read_device(g.device), batch.host_marks);
+  };
+  const std::vector<int> ids{0, 69, 31, 32, 5, 5, 64};
+  for (const Format format : kFormats) {
+    for (const int n_cols : {24, 300, 512}) {
+      const SyntheticWeight w = synthetic_weight(format, 1, kIds, n_cols, 51);
+      const SyntheticWeight other = synthetic_weight(format, 1, kIds, n_cols, 52);
+      const Weight on_device = g.copies.put(w.weight);
+      CHECK_MESSAGE(differ(w.weight, on_device, ids) == 0, format_name(format), " ", n_cols);
+      // Control: another table's rows must show, all of them.
+      CHECK(differ(other.weight, on_device, ids) == static_cast<int>(ids.size()));
+      if (is_integer(format)) continue;
+      // The same bytes read as a plain table.
+      Weight plain = w.weight, plain_device = on_device;
+      plain.layout = plain_device.layout = Layout::plain;
+      CHECK_MESSAGE(differ(plain, plain_device, ids) == 0, format_name(format), " ", n_cols);
+    }
+  }
+}
+
+TEST_CASE("rms_norm") {
   Ground g;
   for (const int n_cols : {64, 96, 100, 2688}) {
     for (const int n_rows : {1, 3, 40}) {
@@ -479,8 +530,14 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
       host.n_experts = s.experts, host.top_k = s.top_k, host.n_router_groups = s.groups;
       host.top_k_groups = s.kept, host.norm_top_k = s.norm, host.scaling_factor = 2.5f,
       host.d_expert = s.d_expert;
+      // Files mix formats: a block format's other projection is in the next one, the last one's in
+      // floats.
+      const Format below = !is_block(format) ? format
+                           : format == Format::mxfp4
+                               ? Format::bf16
+                               : static_cast<Format>(static_cast<int>(format) + 1);
       const SyntheticWeight up = synthetic_weight(format, s.experts, s.d_expert, s.d_in, 21);
-      const SyntheticWeight down = synthetic_weight(format, s.experts, s.d_in, s.d_expert, 22);
+      const SyntheticWeight down = synthetic_weight(below, s.experts, s.d_in, s.d_expert, 22);
       const SyntheticWeight bias = plain_weight(even_floats(23, s.experts, 0.2f), 1, s.experts);
       host.experts_up = up.weight, host.experts_down = down.weight, host.router_bias = bias.weight;
       DeviceCopies weights;
@@ -511,7 +568,7 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
           g.device.finish(batch.on_device);
           CHECK(batch.host_marks == batch.device_marks);
           const int differ = rows_that_differ(y, y.read_device(g.device), batch.host_marks);
-          CHECK_MESSAGE(differ == 0, name_of(format), " experts ", s.experts, " rows ", n_rows);
+          CHECK_MESSAGE(differ == 0, format_name(format), " experts ", s.experts, " rows ", n_rows);
         }
       }
     }
@@ -523,7 +580,8 @@ TEST_CASE("a whole mixture-of-experts layer: norm, shared expert, latents, resid
   struct Shape {
     int d_model, experts, top_k, groups, kept, d_expert, d_shared, d_latent;
   };
-  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16}) {
+  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16, Format::fp8, Format::q5_1,
+                              Format::q4_k, Format::q6_k}) {
     for (const Shape s : {Shape{96, 16, 4, 1, 1, 72, 0, 0},
                           {320, 128, 6, 1, 1, 96, 160, 0},
                           {200, 40, 3, 4, 2, 33, 100, 0},
@@ -597,7 +655,7 @@ TEST_CASE("a whole mixture-of-experts layer: norm, shared expert, latents, resid
           g.device.finish(batch.on_device);
           CHECK(batch.host_marks == batch.device_marks);
           const int differ = rows_that_differ(x, x.read_device(g.device), batch.host_marks);
-          CHECK_MESSAGE(differ == 0, name_of(format), " d ", s.d_model, " rows ", n_rows,
+          CHECK_MESSAGE(differ == 0, format_name(format), " d ", s.d_model, " rows ", n_rows,
                         " repeat ", repeat);
         }
       }
@@ -607,7 +665,7 @@ TEST_CASE("a whole mixture-of-experts layer: norm, shared expert, latents, resid
 
 TEST_CASE("linears at once: one operand, quantised outputs") {
   Ground g;
-  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16}) {
+  for (const Format format : {Format::q8, Format::nvfp4, Format::bf16, Format::fp8, Format::q2_k}) {
     for (const int k : {300, 2688}) {
       DeviceCopies weights;
       const SyntheticWeight a = synthetic_weight(format, 1, 320, k, 31),
@@ -643,7 +701,7 @@ TEST_CASE("linears at once: one operand, quantised outputs") {
         g.device.finish(batch.on_device);
         CHECK(batch.host_marks == batch.device_marks);
         CHECK_MESSAGE(rows_that_differ(y, y.read_device(g.device), batch.host_marks) == 0,
-                      name_of(format), " k ", k, " rows ", n_rows);
+                      format_name(format), " k ", k, " rows ", n_rows);
         CHECK(rows_that_differ(side, side.read_device(g.device), batch.host_marks) == 0);
       }
     }

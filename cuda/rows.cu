@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(256) quantize_rows(QuantArgs a) {
 }  // namespace
 
 void launch_embed(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream) {
+  if (table.layout == Layout::tiles) return launch_embed_tiles(table, ids, x, stream);
   launch(embed_rows, dim3(static_cast<unsigned>(x.n_rows)), dim3(256), 0, stream, table.data,
          table.format, x.n_cols, ids, x.data, x.stride);
 }

@@ -11,6 +11,8 @@ namespace bolt::cuda {
 
 // x[r] = table[ids[r]], widened.
 void launch_embed(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream);
+// The same of a table in tiles (embed_tiles.cu).
+void launch_embed_tiles(const Weight& table, const int* ids, Rows<float> x, cudaStream_t stream);
 void launch_add(Rows<const float> x, Rows<float> y, cudaStream_t stream);
 
 // RMSNorm of each contiguous group of columns; with `gate`, of RN(x * silu(gate)) (arithmetic.md

@@ -12,11 +12,12 @@ namespace bolt::cuda {
 template <Format F>
 struct WeightQueue {
   static constexpr int kBlockBytes = block_bytes(F);
-  // Groups of a run, and runs in flight: a whole segment of nvfp4, which one copy fetches; of q8,
-  // as much as lets three blocks of eleven warps share a multiprocessor.
+  static constexpr int kBlockGroups = block_cols(F) / kGroupCols;  // 1, or a whole segment's
+  // Groups of a run, and runs in flight: a whole segment, which one copy fetches; of q8, as much as
+  // lets three blocks of eleven warps share a multiprocessor.
   static constexpr int kRunGroups = F == Format::q8 ? 2 : kSegmentGroups;
   static constexpr int kDepth = F == Format::q8 ? 3 : 1;
-  static constexpr int kRunBytes = kRunGroups * kBlockBytes;
+  static constexpr int kRunBytes = kRunGroups / kBlockGroups * kBlockBytes;
   static constexpr int kBytes = kDepth * kRunBytes + kDepth * 8;
   static constexpr int kStride = (kBytes + 15) / 16 * 16;  // of the warps' rings
 
@@ -69,10 +70,12 @@ struct WeightQueue {
   BOLT_DEV void issue(int i, int lane) {
     if (next_group < n_groups) {
       const int groups = min(kRunGroups, n_groups - next_group);
-      const std::uint8_t* from = tile + static_cast<std::int64_t>(next_group) * kBlockBytes;
+      const int blocks = (groups + kBlockGroups - 1) / kBlockGroups;
+      const std::uint8_t* from =
+          tile + static_cast<std::int64_t>(next_group / kBlockGroups) * kBlockBytes;
 #if __CUDA_ARCH__ >= 900
       if (lane == 0) {
-        const std::uint32_t bytes = groups * kBlockBytes, full = address(barrier(i));
+        const std::uint32_t bytes = blocks * kBlockBytes, full = address(barrier(i));
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
                      "r"(bytes)
                      : "memory");
@@ -83,7 +86,7 @@ struct WeightQueue {
             : "memory");
       }
 #else
-      for (int c = lane; c < groups * kBlockBytes / 16; c += 32) {
+      for (int c = lane; c < blocks * kBlockBytes / 16; c += 32) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(slot(i) + c * 16)),
                      "l"(from + c * 16)
                      : "memory");

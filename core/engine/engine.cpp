@@ -13,7 +13,6 @@
 #include "core/engine/ops_model.h"
 #include "core/engine/score.h"
 #include "core/ops/host.h"
-#include "core/pack/tile_codec.h"
 
 namespace bolt {
 namespace {
@@ -95,17 +94,7 @@ std::string processor_name() {
   return "cpu";
 }
 
-// The GPU reads embeddings that are plain; cuda/ itself refuses formats that it has no kernels for.
-void refuse_coded_embedding(const Package& package) {
-  const Weight& w = package.graph().embedding;
-  if (w.layout == Layout::plain) return;
-  throw Error(Exit::usage, package.path() + ": the embedding is " + format_name(w.format) +
-                               ", which the GPU does not read; give --device cpu, or convert the "
-                               "original bf16 checkpoint with --quant q8 or nvfp4");
-}
-
 Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
-  if (options.device >= 0) refuse_coded_embedding(package);
   if (options.device >= 0) return open_cuda(package.graph(), options.device, options.graphs);
   const Isa isa = resolve_isa(options.isa);
   return {std::make_unique<HostOps>(n_threads, isa), package.graph(), processor_name(),

@@ -62,8 +62,9 @@ class Binder {
   void index_names() {
     for (const auto& [name, tensor] : checkpoint_.tensors) {
       const std::string_view plain = plain_name(name);
-      const bool other = std::any_of(std::begin(kOtherTowers), std::end(kOtherTowers),
-                                     [&](std::string_view p) { return name.starts_with(p); });
+      const bool other =
+          std::any_of(std::begin(kOtherTowers), std::end(kOtherTowers),
+                      [full = std::string_view(name)](auto p) { return full.starts_with(p); });
       const bool mtp = plain.starts_with("mtp.") || tensor.alias.starts_with("mtp.");
       has_mtp_ = has_mtp_ || mtp;
       if (other || (mtp && without_mtp_)) {

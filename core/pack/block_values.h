@@ -74,6 +74,7 @@ struct GroupScale {
   float s[2] = {1.0f, 1.0f}, m[2] = {0.0f, 0.0f};
 };
 
+#ifndef __CUDACC__  // the device's twin of what follows is cuda/blocks.cuh
 // From a row's f16 numbers and a function that gives its bytes.
 template <class Small>
 BOLT_EXACT GroupScale group_scale(Format format, std::uint16_t first, std::uint16_t second,
@@ -140,5 +141,6 @@ BOLT_EXACT GroupScale packed_group_scale(Format format, const std::byte* block, 
   return group_scale(format, half[0], half[1], group,
                      [&](int i) { return static_cast<unsigned>(bytes[i * kTileRows]); });
 }
+#endif
 
 }  // namespace bolt
