@@ -63,7 +63,8 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
     use_plan(receipts::Plan(receipts::read_receipt(receipt.plan_file)));
     (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
   }
-  package_ = Package::open(path, {.n_threads = model.n_threads});
+  package_ = Package::open(path, {.n_threads = model.n_threads,
+                                  .hash_payload_behind = options.device >= 0});
   tokenizer_ = read_tokenizer(*package_);
   package_facts_ = bolt::package_facts(*package_, *tokenizer_);
   options.build_id = receipts::executable_sha256();

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <map>
 #include <set>
 
@@ -61,6 +63,7 @@ class OpenPackage final : public Package {
     bind_weights();
     find_conversion();
   }
+  ~OpenPackage() override { closing_ = true; }
 
   const std::string& path() const override { return path_; }
   const Graph& graph() const override { return graph_; }
@@ -73,6 +76,7 @@ class OpenPackage final : public Package {
   const std::string& conversion_rid() const override { return conversion_rid_; }
 
   void check_unchanged() const override {
+    if (behind_.valid()) behind_.get();
     for (const PackageFile& file : files_) {
       const auto at = descriptors_.find(file.path);
       if (at == descriptors_.end()) continue;  // package.json was read whole
@@ -227,7 +231,16 @@ class OpenPackage final : public Package {
         to_hash.push_back(i);
       }
     }
-    hash(to_hash, options);
+    if (!options.hash_payload_behind) return hash(to_hash, options);
+    const auto payload = std::stable_partition(
+        to_hash.begin(), to_hash.end(), [&](std::size_t i) { return files_[i].role != "payload"; });
+    hash({to_hash.begin(), payload}, options);
+    if (payload == to_hash.end()) return;
+    for (auto i = payload; i != to_hash.end(); ++i) files_[*i].how = "stream";
+    behind_ = std::async(std::launch::async,
+                         [this, options, which = std::vector<std::size_t>(payload, to_hash.end())] {
+                           hash(which, options);
+                         });
   }
 
   void hash(const std::vector<std::size_t>& which, const PackageOptions& options) {
@@ -242,17 +255,30 @@ class OpenPackage final : public Package {
       for (int k = begin; k < end; ++k) {
         PackageFile& file = files_[which[static_cast<std::size_t>(k)]];
         const FileMap& map = maps_.at(file.path);
-        const std::string digest = sha256_hex(map.bytes());
+        const std::string digest = digest_of(map);
+        if (closing_) return;
         if (digest != file.sha256) {
           fail(map.path(),
                fmt::format("its SHA-256 is {}, package.json says {}; the file was changed, "
                            "copy it or run `bolt convert` again",
                            digest, file.sha256));
         }
-        file.how = "stream";
+        if (file.how.empty()) file.how = "stream";
         if (options.use_hash_cache) remember_hash(map.facts(), digest);
       }
     });
+  }
+
+  // Empty if the package is closed meanwhile.
+  std::string digest_of(const FileMap& map) const {
+    constexpr std::size_t kPiece = std::size_t{16} << 20;
+    Sha256 hash;
+    for (auto rest = map.bytes(); !rest.empty();
+         rest = rest.subspan(std::min(kPiece, rest.size()))) {
+      if (closing_) return {};
+      hash.update(rest.first(std::min(kPiece, rest.size())));
+    }
+    return hash.hex();
   }
 
   // The one file of a role.
@@ -375,6 +401,8 @@ class OpenPackage final : public Package {
   Graph graph_;
   ModelConfig config_;
   std::string tokenizer_, arith_id_, arith_sha256_, source_, conversion_rid_;
+  std::atomic<bool> closing_{false};
+  mutable std::future<void> behind_;  // the payload's hashes, while they are made; dies first
 };
 
 }  // namespace

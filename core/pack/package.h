@@ -55,6 +55,9 @@ struct PackageOptions {
   // Take the payload's hashes from package.json (how: carried): for those who link the files and
   // read no byte of them.
   bool carry_hashes = false;
+  // Hash the payload on threads of its own while its caller reads it, too (a GPU's upload): a file
+  // that is not what package.json says is refused by the first check_unchanged().
+  bool hash_payload_behind = false;
 };
 
 class Package {
@@ -78,7 +81,8 @@ class Package {
   virtual const std::string& conversion_rid() const = 0;
   // Says whether the mapped files still are what was checked at opening: Error(fault) naming one
   // that was written to since, through whatever name. A file whose links alone changed is hashed
-  // again. Asked after a load and before a receipt is sealed.
+  // again. Asked after a load and before a receipt is sealed. Waits for hashes that are still being
+  // made, and throws what open() would have thrown.
   virtual void check_unchanged() const = 0;
 };
 

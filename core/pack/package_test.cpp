@@ -101,6 +101,20 @@ TEST_CASE("package: what was written is what is opened") {
   });
 }
 
+TEST_CASE("package: a payload hashed behind its reader is refused before anything is said of it") {
+  const Editable p;
+  const PackageOptions behind{.n_threads = 1, .use_hash_cache = false, .hash_payload_behind = true};
+  Package::open(p.path, behind)->check_unchanged();
+  Package::open(p.path, behind);  // closed while it is hashed
+  std::string bytes = p.read("weights-00001.bin");
+  bytes[bytes.size() / 2] ^= 4;
+  p.write("weights-00001.bin", bytes);
+  const auto package = Package::open(p.path, behind);
+  const testing::Caught error = caught([&] { package->check_unchanged(); });
+  CHECK(error.code == Exit::input);
+  CHECK(error.line == p.open().line);
+}
+
 TEST_CASE("package: a flipped byte anywhere in any file is named") {
   const Editable p;
   for (const char* name :
