@@ -126,6 +126,16 @@ class CudaKvCache final : public KvCache {
     }
   }
 
+  bool copy(int from_page, int to_page) override {
+    if (from_page == to_page) return true;
+    const std::uint64_t words = page_bytes() / sizeof(std::uint32_t);
+    check(cudaMemcpyAsync(pages + static_cast<std::uint64_t>(to_page) * words,
+                          pages + static_cast<std::uint64_t>(from_page) * words, page_bytes(),
+                          cudaMemcpyDeviceToDevice, ops_.stream()),
+          "copying a page");
+    return true;
+  }
+
   PageLayout layout;
   std::uint32_t* pages = nullptr;
 

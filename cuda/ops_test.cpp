@@ -386,6 +386,31 @@ TEST_CASE("attention: tiles, spans, page order, every head shape") {
   }
 }
 
+TEST_CASE("attention: a page that is copied is the page") {
+  Ground g;
+  Attention node;
+  node.n_heads = 4, node.n_kv_heads = 2, node.head_dim = 40;
+  const int narrow = node.n_kv_heads * node.head_dim;
+  const auto cache = g.device.kv_cache(node, KvKind::i16, 3);
+  DeviceCopies copies;
+  const BothRows k(copies, even_floats(61, 100 * narrow), 100, narrow),
+      v(copies, even_floats(62, 100 * narrow), 100, narrow);
+  Segment segment = BothBatch::whole(100);
+  BothBatch batch({segment}, {{1}});
+  batch.begin(g.host, g.device);
+  g.device.put_keys(batch.on_device, node, *cache, k.on_device, v.on_device);
+  std::vector<std::byte> page, copy;
+  cache->read(1, 100, page);
+  cache->read(2, 100, copy);
+  CHECK(page != copy);  // control
+  CHECK(cache->copy(1, 2));
+  CHECK(cache->copy(1, 1));
+  cache->read(2, 100, copy);
+  CHECK(page == copy);
+  cache->read(0, 100, copy);
+  CHECK(page != copy);
+}
+
 TEST_CASE("attention: several sequences a call, padding rows, marks") {
   Ground g;
   struct Shape {

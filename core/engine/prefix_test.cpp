@@ -23,6 +23,7 @@ std::unique_ptr<Engine> open_engine(std::int64_t prefix_bytes) {
   EngineOptions options;
   options.device = testing::test_device();
   options.context = 2048;
+  options.chunk_rows = 512;  // the same on every device: prefixes are kept where chunks end
   options.n_slots = 2;
   options.prefix_bytes = prefix_bytes;
   return Engine::open(sample_package(), options);
