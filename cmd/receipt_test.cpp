@@ -75,6 +75,10 @@ TEST_SUITE("binary") {
       CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", mode, "--score", sampled})
                 .status == 0);
     }
+    const std::string undrafted =
+        run(home, "undrafted", {prompt, "--temp", "0.9", "--seed", "7", "--draft", "off"});
+    CHECK(run_bolt(home, {"receipt", "compare", sampled, undrafted}).status == 0);
+    CHECK(run_bolt(home, {"receipt", "verify", "--replay", "--as", "k7", undrafted}).status == 0);
     ended = run_bolt(home, {"receipt", "verify", "--replay", "--kv", "f32", drafted});
     CHECK(ended.status == 4);
     CHECK(ended.err.find("made under kv i16, this is f32") != std::string::npos);
@@ -130,6 +134,20 @@ TEST_SUITE("binary") {
             parent.set("rid", receipts::sha256_hex("session"));
             b.set("parents", Value::Array{parent});
           }) == 4);
+    // What another package said, with this one's name on it.
+    const std::string q8 = home.file("q8.bolt");
+    REQUIRE(run_bolt(home, {"convert", "-q", "--quant", "q8",
+                            BOLT_SOURCE_DIR "/testdata/sample-model", q8})
+                .status == 0);
+    const receipts::Receipt foreign = receipts::read_receipt(run(
+        home, "foreign",
+        {"Tell a story.", "-m", q8, "--temp", "6", "--seed", "6", "--ignore-eos", "-n", "100"}));
+    write_lie(lie, foreign, *foreign.attached.ids,
+              [&](Value& b) { b.set("package", *honest.body.find("package")); });
+    CHECK(run_bolt(home, {"receipt", "verify", "--score", foreign.what}).status == 4);
+    const Ended named = run_bolt(home, {"receipt", "verify", "--score", lie});
+    CHECK(named.status == 1);
+    CHECK(named.out.find("NOT what this package says") != std::string::npos);
   }
 
   TEST_CASE("receipt: a build with one reduction reversed is caught three ways, by its token") {

@@ -1,5 +1,6 @@
-// The seal is written last in the file and the file named last on disk, so a crash leaves either a
-// whole receipt or none.
+// A file gets its name once all of it is written, the seal last, so a killed process leaves a whole
+// receipt or none. It is on the disk with its name when the path is told; a machine that dies
+// before that may leave a torn file, which no verb takes for a receipt.
 #include "receipts/write.h"
 
 #include <fcntl.h>
@@ -57,6 +58,14 @@ void write_all(int fd, std::string_view bytes, const std::string& path) {
   }
 }
 
+// Names survive a crash, too, where the file system can sync folders.
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)::fsync(fd);
+  ::close(fd);
+}
+
 // Owns the temporary file until it has its name.
 class Temporary {
  public:
@@ -71,17 +80,31 @@ class Temporary {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
 
-  void fill(std::string_view bytes) {
-    write_all(fd_, bytes, path_);
-    if (::fsync(fd_) != 0) fault(path_, "sync", errno);
-    const int fd = std::exchange(fd_, -1);
-    if (::close(fd) != 0) fault(path_, "close", errno);
+  void fill(std::string_view bytes) { write_all(fd_, bytes, path_); }
+
+  // One flush of the disk does for both, bytes and name: ext4, XFS, Btrfs and F2FS commit a new
+  // name with the file that has it. A flush costs more than all else that a receipt takes.
+  void name(const std::string& to, bool replace) {
+    if (replace) {  // what is there must not be lost to a torn file
+      sync();
+      if (::rename(path_.c_str(), to.c_str()) != 0) fault(to, "name the receipt", errno);
+      sync_folder(folder_of(to));
+      path_.clear();
+    } else {
+      take_name(to);
+      path_ = to;  // a file that cannot be synced goes again
+      sync();
+      path_.clear();
+    }
   }
 
-  void name(const std::string& to, bool replace) {
-    if (replace) {
-      if (::rename(path_.c_str(), to.c_str()) != 0) fault(to, "name the receipt", errno);
-    } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) {
+ private:
+  void sync() {
+    if (::fsync(fd_) != 0) fault(path_, "sync", errno);
+  }
+
+  void take_name(const std::string& to) {
+    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) {
       if (errno == EEXIST) taken(to);
       if (errno != EINVAL && errno != ENOSYS) fault(to, "name the receipt", errno);
       if (::link(path_.c_str(), to.c_str()) != 0) {  // a file system without the flag
@@ -90,10 +113,8 @@ class Temporary {
       }
       ::unlink(path_.c_str());
     }
-    path_.clear();
   }
 
- private:
   std::string path_;
   int fd_;
 };
@@ -195,11 +216,6 @@ std::string write_file(const std::string& bytes, const Where& where, const std::
   Temporary file(folder + "/.bolt-" + random_run_id().substr(0, 16) + ".tmp");
   file.fill(bytes);
   file.name(path, where.replace);
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) {
-    (void)::fsync(fd);  // the name survives a crash; not every file system can
-    ::close(fd);
-  }
   return path;
 }
 
