@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "core/base/error.h"
 #include "core/engine/backend.h"
 #include "core/pack/graph_walk.h"
+#include "core/pack/tile_codec.h"
+#include "core/pack/tiles.h"
 #include "cuda/check.h"
 #include "cuda/ops.h"
 #include "cuda/uploads.h"
@@ -24,12 +28,50 @@ std::string arch_name(const cudaDeviceProp& p) {
   return "sm_" + std::to_string(p.major * 10 + p.minor);
 }
 
-double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
+std::string cuda_version(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
-std::string gib_text(std::uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GiB", gib(bytes));
-  return text;
+// Why no GPU can be used.
+std::string reason_of(cudaError_t status) {
+  if (status == cudaErrorNoDevice) return "no NVIDIA GPU is visible";
+  if (status != cudaErrorInsufficientDriver) return cudaGetErrorString(status);
+  int driver = 0, runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  (void)cudaGetLastError();
+  if (driver == 0) return "no NVIDIA driver is installed";
+  return "the NVIDIA driver is too old: it is for CUDA " + cuda_version(driver) +
+         ", this build needs one for " + cuda_version(runtime / 1000 * 1000) + " or later";
+}
+
+// Bytes of all weights, a tied one once; of its linears those that are larger, as `as`.
+std::uint64_t weight_bytes(const Graph& graph, std::optional<Format> as) {
+  std::set<const std::byte*> seen;
+  std::uint64_t bytes = 0;
+  each_weight(graph, [&](const std::string&, const Weight& w) {
+    if (!seen.insert(w.data).second) return;
+    std::uint64_t n = w.bytes;
+    if (as && w.layout == Layout::tiles) {
+      const auto tiles = static_cast<std::uint64_t>(w.n_matrices) *
+                         static_cast<std::uint64_t>((w.n_rows + kTileRows - 1) / kTileRows);
+      n = std::min(n, tiles * tile_bytes(*as, w.n_cols));
+    }
+    bytes += aligned(n);
+    if (w.gains != nullptr) bytes += aligned(static_cast<std::size_t>(w.n_matrices) * 4);
+  });
+  return bytes;
+}
+
+// What of the package's weights would fit.
+std::string what_fits(const Graph& graph, std::uint64_t free) {
+  for (const Format format : {Format::q8, Format::nvfp4}) {
+    const std::uint64_t bytes = weight_bytes(graph, format);
+    if (bytes > free) continue;
+    return "in " + std::string(format_name(format)) + " they would take " + size_text(bytes) +
+           " (bolt convert --quant " + std::string(format_name(format)) + ")";
+  }
+  return "no format of bolt's makes them fit";
 }
 
 // Copies host memory through two pinned buffers, one filled while the other travels.
@@ -76,18 +118,11 @@ Uploads uploads() { return uploaded; }
 
 Graph CudaOps::place(const Graph& host) {
   Graph graph = host;
-  std::uint64_t needed = 0;
-  each_weight(graph, [&](const std::string&, Weight& w) {
-    needed += aligned(w.bytes);
-    if (w.gains != nullptr)
-      needed += aligned(static_cast<std::size_t>(w.n_matrices) * sizeof(float));
-  });
-  const std::uint64_t free = free_bytes();
+  const std::uint64_t needed = weight_bytes(graph, std::nullopt), free = free_bytes();
   if (needed > free) {
-    throw Error(Exit::fault,
-                "cuda: the weights need " + gib_text(needed) + ", the GPU has " + gib_text(free) +
-                    " free; use a smaller package (bolt convert --quant), free the GPU, or "
-                    "--device cpu");
+    throw Error(Exit::fault, "cuda: the weights need " + size_text(needed) + ", the GPU has " +
+                                 size_text(free) + " free; " + what_fits(graph, free) +
+                                 ", or use --device cpu");
   }
   memory_.push_back(device_alloc<std::byte>(needed, "weights"));
   std::byte* next = memory_.back().get();
@@ -125,12 +160,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
   const cudaError_t status = cudaGetDeviceCount(&n);
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
-    if (why != nullptr) {
-      *why = status == cudaErrorInsufficientDriver
-                 ? "the NVIDIA driver is missing or too old for this build"
-             : status == cudaErrorNoDevice ? "no NVIDIA GPU is visible"
-                                           : cudaGetErrorString(status);
-    }
+    if (why != nullptr) *why = cuda::reason_of(status);
     return devices;
   }
   for (int i = 0; i < n; ++i) {

@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -11,11 +13,43 @@
 
 namespace bolt::cuda {
 
+// Whether the device's context is gone with this error.
+inline bool is_lost(cudaError_t status) {
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Device errors are sticky and may belong to an earlier launch, so they end the process: nothing of
 // this run may be sealed afterwards.
 inline void check(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return;
-  throw Error(Exit::fault, std::string("cuda: ") + doing + ": " + cudaGetErrorString(status));
+  std::string line = std::string("cuda: ") + doing + ": " + cudaGetErrorString(status);
+  if (is_lost(status)) line += "; the GPU is lost to this run, see dmesg for what it reported";
+  throw Error(Exit::fault, line);
+}
+
+inline std::string size_text(std::uint64_t bytes) {
+  char text[32];
+  const auto n = static_cast<double>(bytes);
+  const bool large = bytes >= std::uint64_t{1} << 30;
+  std::snprintf(text, sizeof(text), large ? "%.2f GiB" : "%.1f MiB",
+                n / (large ? 1u << 30 : 1u << 20));
+  return text;
 }
 
 struct DeviceFree {
@@ -27,7 +61,17 @@ using DevicePtr = std::unique_ptr<T[], DeviceFree>;
 template <class T>
 DevicePtr<T> device_alloc(std::size_t n, const char* purpose) {
   void* p = nullptr;
-  check(cudaMalloc(&p, n * sizeof(T)), purpose);
+  const cudaError_t status = cudaMalloc(&p, n * sizeof(T));
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    (void)cudaMemGetInfo(&free, &total);
+    throw Error(Exit::fault, std::string("cuda: ") + purpose + " need " + size_text(n * sizeof(T)) +
+                                 ", the GPU has " + size_text(free) +
+                                 " free; lower --context, --parallel or --chunk, use a smaller "
+                                 "package, or --device cpu");
+  }
+  check(status, purpose);
   return DevicePtr<T>(static_cast<T*>(p));
 }
 

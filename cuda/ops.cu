@@ -6,6 +6,7 @@
 #include "cuda/linear.cuh"
 #include "cuda/operand.h"
 #include "cuda/ops.h"
+#include "cuda/rounds.h"
 #include "cuda/rows.cuh"
 
 namespace bolt::cuda {
@@ -23,11 +24,12 @@ CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
   for (Staging& s : staging_) {
     check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
   }
+  if (graphs) rounds_ = DeviceRounds::make(*this);
 }
 
 CudaOps::~CudaOps() {
   (void)cudaStreamSynchronize(stream_);
-  for (auto& [key, graph] : captured_) (void)cudaGraphExecDestroy(graph);
+  drop_graphs();
   for (Staging& s : staging_) (void)cudaEventDestroy(s.used);
   (void)cudaStreamDestroy(stream_);
 }
@@ -65,109 +67,132 @@ void CudaOps::begin(const Batch& batch, std::span<const int> ids) {
   upload_batch(batch.segments, ids, batch.n_rows);
 }
 
-// One copy: ids, row_segment, segments and pages lie side by side, at offsets that depend on the
-// capacities alone, so that captured graphs keep their addresses.
+// What is announced of a call, on both sides: one copy takes it up. Places depend on the capacities
+// alone, so that captured graphs find theirs again.
+struct CudaOps::Announcement {
+  Announcement(std::byte* base, bool is_large) {
+    const std::size_t n_rows = is_large ? kRows : kCapturedRowsMax;
+    Parts parts(base);
+    ids = parts.take<int>(n_rows);
+    row_segment = parts.take<int>(n_rows);
+    segments = parts.take<SegmentView>(std::min(n_rows, kSegments));
+    marks = parts.take<std::uint8_t>(n_rows);
+    bytes_before_pages = parts.bytes();
+    pages = parts.take<int>(kPages);
+    bytes = parts.bytes();
+  }
+  static constexpr std::size_t kRows = 8192, kSegments = 256, kPages = 1 << 17;
+  int *ids, *row_segment, *pages;
+  SegmentView* segments;
+  std::uint8_t* marks;
+  std::size_t bytes_before_pages, bytes;
+};
+
 void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const int> ids,
                            int n_rows) {
-  constexpr std::size_t kRows = 8192, kSegments = 256, kPages = 1 << 17;
-  constexpr std::size_t kIds = 0, kRowSegment = kIds + kRows * sizeof(int),
-                        kSegmentViews = kRowSegment + kRows * sizeof(int),
-                        kPageList = kSegmentViews + kSegments * sizeof(SegmentView),
-                        kBytes = kPageList + kPages * sizeof(int);
+  const bool is_large = n_rows > kCapturedRowsMax;
+  const auto rows = static_cast<std::size_t>(n_rows);
   std::size_t n_pages = 0;
   for (const Segment& s : segments) n_pages += s.pages.size();
-  if (static_cast<std::size_t>(n_rows) > kRows || segments.size() > kSegments || n_pages > kPages) {
+  if (rows > Announcement::kRows || segments.size() > Announcement::kSegments ||
+      n_pages > Announcement::kPages) {
     throw Error(Exit::usage,
                 "a call of " + std::to_string(n_rows) + " rows and " + std::to_string(n_pages) +
                     " pages is larger than the device takes at once (8192 rows, 131072 "
                     "pages); lower --chunk or --context");
   }
   bool moved = false;
-  auto* device = batch_memory_.as<std::byte>(kBytes, "the call's rows", moved);
-  auto* marks = marks_memory_.as<std::uint8_t>(kRows, "the call's marks", moved);
+  auto* const memory =
+      batch_memory_.as<std::byte>(Announcement(nullptr, true).bytes, "the call's rows", moved);
   if (moved) drop_graphs();
+  const Announcement device(memory, is_large);
 
   Staging& staging = staging_[static_cast<std::size_t>(next_staging_)];
   next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
   check(cudaEventSynchronize(staging.used), "waiting for an upload");
-  const std::size_t bytes = kPageList + n_pages * sizeof(int);
+  const std::size_t bytes = device.bytes_before_pages + n_pages * sizeof(int);
   if (staging.bytes < bytes) {
     staging.bytes = aligned(bytes + bytes / 2);
     staging.memory = pinned_alloc<std::byte>(staging.bytes, "staging");
   }
-  std::byte* host = staging.memory.get();
-  std::memcpy(host + kIds, ids.data(), ids.size_bytes());
-  auto* row_segment = reinterpret_cast<int*>(host + kRowSegment);
-  auto* views = reinterpret_cast<SegmentView*>(host + kSegmentViews);
-  auto* pages = reinterpret_cast<int*>(host + kPageList);
+  const Announcement host(staging.memory.get(), is_large);
+  std::copy(ids.begin(), ids.end(), host.ids);
+  std::fill_n(host.marks, rows, std::uint8_t{0});
   int first_page = 0;
   max_segment_rows_ = 0;
   int last_position = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& s = segments[i];
-    views[i] = {s.first_row, s.n_rows, s.first_position, s.n_live,
-                s.n_sure,    s.n_lag,  s.slot,           first_page};
-    std::copy(s.pages.begin(), s.pages.end(), pages + first_page);
+    host.segments[i] = {s.first_row, s.n_rows, s.first_position, s.n_live,
+                        s.n_sure,    s.n_lag,  s.slot,           first_page};
+    std::copy(s.pages.begin(), s.pages.end(), host.pages + first_page);
     first_page += static_cast<int>(s.pages.size());
-    for (int r = 0; r < s.n_rows; ++r) row_segment[s.first_row + r] = static_cast<int>(i);
+    std::fill_n(host.row_segment + s.first_row, s.n_rows, static_cast<int>(i));
     max_segment_rows_ = std::max(max_segment_rows_, s.n_rows);
     last_position = std::max(last_position, s.first_position + s.n_live - 1);
   }
-  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "uploading a call");
-  check(cudaMemsetAsync(marks, 0, static_cast<std::size_t>(std::max(n_rows, 1)), stream_),
-        "clearing marks");
-  check(cudaEventRecord(staging.used, stream_), "recording an upload");
+  check(cudaMemcpyAsync(memory, staging.memory.get(), bytes, cudaMemcpyHostToDevice, stream_),
+        "announcing a call");
+  check(cudaEventRecord(staging.used, stream_), "announcing a call");
 
   n_rows_ = n_rows;
   n_segments_ = static_cast<int>(segments.size());
   // Grids cover a power of two of tiles, so that a graph serves until the context doubles.
   max_tiles_ = 1;
   while (max_tiles_ < last_position / kPageKeys + 1) max_tiles_ *= 2;
-  view_ = {reinterpret_cast<const int*>(device + kIds),
-           reinterpret_cast<const int*>(device + kRowSegment),
-           reinterpret_cast<const SegmentView*>(device + kSegmentViews),
-           reinterpret_cast<const int*>(device + kPageList), marks};
+  view_ = {device.ids, device.row_segment, device.segments, device.pages, device.marks};
 }
 
 void CudaOps::drop_graphs() {
   for (auto& [key, graph] : captured_) (void)cudaGraphExecDestroy(graph);
   captured_.clear();
+  if (rounds_) rounds_->drop_graphs();
+}
+
+void CudaOps::drop_moved_graphs() {
+  if (!moved_) return;
+  drop_graphs();
+  moved_ = false;
+}
+
+cudaGraphExec_t CudaOps::capture(const std::function<void()>& ops, bool from_device) {
+  for (;;) {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "capturing a call");
+    cudaGraph_t graph = nullptr;
+    try {
+      ops();
+    } catch (...) {
+      (void)cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) (void)cudaGraphDestroy(graph);
+      throw;
+    }
+    check(cudaStreamEndCapture(stream_, &graph), "capturing a call");
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t status =
+        cudaGraphInstantiate(&exec, graph, from_device ? cudaGraphInstantiateFlagDeviceLaunch : 0);
+    (void)cudaGraphDestroy(graph);
+    check(status, "instantiating a captured call");
+    if (!moved_) {
+      if (from_device) check(cudaGraphUpload(exec, stream_), "uploading a captured call");
+      return exec;
+    }
+    (void)cudaGraphExecDestroy(exec);  // it holds an old address; next time the buffers suffice
+    drop_moved_graphs();
+  }
 }
 
 void CudaOps::replay(std::uint64_t key, const std::function<void()>& ops) {
   if (!graphs_ || n_rows_ > kCapturedRowsMax) return ops();
   key = (key ^ static_cast<std::uint64_t>(max_tiles_)) * 0x9e3779b97f4a7c15u;
-  if (moved_) {
-    drop_graphs();
-    moved_ = false;
+  drop_moved_graphs();
+  auto found = captured_.find(key);
+  if (found == captured_.end()) {
+    if (++seen_[key] < 2) return ops();
+    if (captured_.size() >= kCapturedMax) drop_graphs();
+    const cudaGraphExec_t exec = capture(ops, false);
+    found = captured_.emplace(key, exec).first;
   }
-  if (const auto found = captured_.find(key); found != captured_.end()) {
-    check(cudaGraphLaunch(found->second, stream_), "replaying a call");
-    return;
-  }
-  if (++seen_[key] < 2) return ops();
-  if (captured_.size() >= kCapturedMax) drop_graphs();
-  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "capturing a call");
-  cudaGraph_t graph = nullptr;
-  try {
-    ops();
-  } catch (...) {
-    (void)cudaStreamEndCapture(stream_, &graph);
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
-    throw;
-  }
-  check(cudaStreamEndCapture(stream_, &graph), "capturing a call");
-  cudaGraphExec_t exec = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
-  (void)cudaGraphDestroy(graph);
-  check(status, "instantiating a captured call");
-  if (moved_) {  // a buffer grew while capturing: what was captured holds an old address
-    (void)cudaGraphExecDestroy(exec);
-    seen_[key] = 0;
-    return ops();
-  }
-  captured_[key] = exec;
-  check(cudaGraphLaunch(exec, stream_), "replaying a call");
+  check(cudaGraphLaunch(found->second, stream_), "replaying a call");
 }
 
 std::unique_ptr<Operand> CudaOps::operand(int max_rows, int max_cols) {

@@ -14,10 +14,9 @@
 #include "core/ops/ops.h"
 #include "cuda/batch.cuh"
 #include "cuda/check.h"
+#include "cuda/parts.h"
 
 namespace bolt::cuda {
-
-inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) & ~std::size_t{255}; }
 
 struct LinearArgs;
 struct QuantOut;
@@ -45,6 +44,8 @@ class Scratch {
   DevicePtr<std::byte> memory_;
   std::size_t bytes_ = 0;
 };
+
+class DeviceRounds;
 
 class CudaOps final : public Ops {
  public:
@@ -93,6 +94,7 @@ class CudaOps final : public Ops {
   void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
+  void run_round(const RoundTask& task, RoundOutcome& outcome) override;
   void read(const float* from, std::span<float> to) override;
   void write(const void* from, std::uint64_t bytes, void* to) override;
 
@@ -101,11 +103,14 @@ class CudaOps final : public Ops {
   void settle(const Mamba2& node, float* h, float* raw, float* raw_dt, int slot, int n_lag);
 
  private:
+  friend class DeviceRounds;
   struct Staging {
     PinnedPtr<std::byte> memory;
     std::size_t bytes = 0;
     cudaEvent_t used = nullptr;
   };
+
+  struct Announcement;
 
   // A call of routed experts over rows [first, first + n): its kernels' arguments.
   struct ExpertCall;
@@ -120,6 +125,12 @@ class CudaOps final : public Ops {
                      Rows<const float> k, Rows<const float> v, Rows<float> y,
                      const QuantOut& quantised);
   ExpertCall expert_call(const Batch& batch, const Moe& node, const QuantView& x, int first, int n);
+  // The device's copy of a draft vocabulary; null for null.
+  const int* id_table(const int* ids_of, int n_cols);
+  // `ops` as a graph, captured again where a buffer moved under it. from_device: kernels may launch
+  // it, too.
+  cudaGraphExec_t capture(const std::function<void()>& ops, bool from_device);
+  void drop_moved_graphs();
   void upload_batch(std::span<const Segment> segments, std::span<const int> ids, int n_rows);
   void drop_graphs();
 
@@ -134,13 +145,15 @@ class CudaOps final : public Ops {
   std::span<std::uint8_t> host_marks_;
   bool marks_read_ = false;
   int n_rows_ = 0, n_segments_ = 0, max_segment_rows_ = 0, max_tiles_ = 1;
-  Scratch batch_memory_, marks_memory_;
+  Scratch batch_memory_;
   std::array<Staging, 16> staging_;
   int next_staging_ = 0;
 
   // Captured calls: seen once, they run; seen twice, they are captured.
   std::map<std::uint64_t, cudaGraphExec_t> captured_;
   std::map<std::uint64_t, int> seen_;
+
+  std::unique_ptr<DeviceRounds> rounds_;  // null: the device does not launch graphs
 
   bool moved_ = false;  // a buffer moved since the graphs were captured
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,

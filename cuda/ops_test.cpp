@@ -489,7 +489,7 @@ TEST_CASE("attention: several sequences a call, padding rows, marks") {
       if (call.n_first != 32) continue;
       // Control: another query must show, in its own row alone.
       float moved = q.host[0] + 1.0f;
-      check(cudaMemcpy(q.on_device.data, &moved, sizeof moved, cudaMemcpyHostToDevice), "copying");
+      copy_to_device(q.on_device.data, &moved, sizeof moved);
       batch.begin(g.host, g.device);
       g.device.attention(batch.on_device, node, *device_cache, q.on_device, k.on_device,
                          v.on_device, y.on_device);

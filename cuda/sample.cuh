@@ -68,6 +68,31 @@ struct SampleArgs {
   SampleScratch scratch;
 };
 
+// What the rows of a call need beyond one look.
+struct SampleNeeds {
+  bool bins = false;   // top-k or top-p over a long row
+  bool terms = false;  // a probability
+  bool later = false;  // either, or min-p
+  SampleNeeds& operator|=(const SampleNeeds& o) {
+    bins |= o.bins, terms |= o.terms, later |= o.later;
+    return *this;
+  }
+};
+
+// Refuses what no row may ask for. A greedy row is left without seed, position and filters, so that
+// its spec stays the same from call to call and need not go up again.
+SampleSpec reduced(const SampleSpec& spec);
+// Of a reduced spec.
+SampleNeeds needs_of(const SampleSpec& spec, int n_cols);
+
+// Lays the scratch of calls of up to n_rows rows out from `base` on (null: nowhere); returns its
+// bytes. What comes first, `arrived`, is to be zero before the first launch; as it is laid out for
+// n_held >= n_rows rows, calls of fewer find it in place.
+std::size_t lay_out_sampling(std::byte* base, int n_held, int n_rows, int n_cols,
+                             const SampleNeeds& needs, SampleScratch& scratch);
+// Blocks of a row.
+int sample_blocks(int n_rows, int n_cols);
+
 // Columns a block looks at: more for many rows. A multiple of kTermsStep / 2.
 int sample_block_columns(int n_rows, int n_cols);
 

@@ -5,30 +5,16 @@
 #include <cmath>
 
 #include "cuda/ops.h"
+#include "cuda/parts.h"
 #include "cuda/sample.cuh"
 
 namespace bolt::cuda {
 namespace {
 
-// Hands out parts of a buffer whose size is found by handing out parts of none.
-class Parts {
- public:
-  explicit Parts(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(std::size_t n) {
-    const std::size_t at = bytes_;
-    bytes_ += aligned(n * sizeof(T));
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
-  }
-  std::size_t bytes() const { return bytes_; }
+bool has_cut(const SampleSpec& spec) { return spec.top_k > 0 || spec.top_p < 1.0f; }
 
- private:
-  std::byte* base_;
-  std::size_t bytes_ = 0;
-};
+}  // namespace
 
-// Refuses what no row may ask for. A greedy row is left without seed, position and filters, so that
-// its spec stays the same from call to call and need not go up again.
 SampleSpec reduced(const SampleSpec& spec) {
   require(spec.temperature >= 0.0f && std::isfinite(spec.temperature),
           "a temperature is finite, >= 0");
@@ -41,9 +27,52 @@ SampleSpec reduced(const SampleSpec& spec) {
   return greedy;
 }
 
-bool has_cut(const SampleSpec& spec) { return spec.top_k > 0 || spec.top_p < 1.0f; }
+SampleNeeds needs_of(const SampleSpec& spec, int n_cols) {
+  return {has_cut(spec) && n_cols > kSmallColumns, spec.want_probability,
+          spec.want_probability || has_cut(spec) || spec.min_p > 0.0f};
+}
 
-}  // namespace
+int sample_blocks(int n_rows, int n_cols) {
+  const int columns = sample_block_columns(n_rows, n_cols);
+  return (n_cols + columns - 1) / columns;
+}
+
+std::size_t lay_out_sampling(std::byte* base, int n_held, int n_rows, int n_cols,
+                             const SampleNeeds& needs, SampleScratch& s) {
+  const auto held = static_cast<std::size_t>(n_held), n = static_cast<std::size_t>(n_rows);
+  // Fewer rows may have more blocks, each.
+  std::size_t n_partials = 0;
+  for (int r = 1; r <= n_rows; ++r) {
+    n_partials = std::max(n_partials, static_cast<std::size_t>(r * sample_blocks(r, n_cols)));
+  }
+  Parts parts(base);
+  s.arrived = parts.take<unsigned>(3 * held);
+  s.states = parts.take<SampleRowState>(held);
+  s.partials = parts.take<SamplePartial>(n_partials);
+  if (needs.bins) {
+    s.bin_count = parts.take<unsigned>(n * kSampleBins);
+    s.bin_weight = parts.take<unsigned long long>(n * kSampleBins);
+    s.listed = parts.take<int>(n * static_cast<std::size_t>(n_cols));
+  }
+  if (needs.terms) {
+    s.terms_stride = (n_cols + kTermsStep - 1) / kTermsStep * kTermsStep;
+    s.terms = parts.take<float>(n * static_cast<std::size_t>(s.terms_stride));
+  }
+  return parts.bytes();
+}
+
+const int* CudaOps::id_table(const int* ids_of, int n_cols) {
+  if (ids_of == nullptr) return nullptr;
+  DevicePtr<int>& table = id_tables_[{ids_of, n_cols}];
+  if (table == nullptr) {
+    const auto n_ids = static_cast<std::size_t>(n_cols);
+    table = device_alloc<int>(n_ids, "the draft vocabulary");
+    check(
+        cudaMemcpyAsync(table.get(), ids_of, n_ids * sizeof(int), cudaMemcpyHostToDevice, stream_),
+        "uploading the draft vocabulary");
+  }
+  return table.get();
+}
 
 void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs,
                      std::span<const std::uint8_t> marked, const int* ids_of,
@@ -61,37 +90,19 @@ void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs
   a.marked = view_.marked + (marked.data() - host_marks_.data());
   a.marks = view_.marked, a.n_marks = static_cast<int>(host_marks_.size());
   a.block_columns = sample_block_columns(a.n_rows, a.n_cols);
-  a.n_blocks = (a.n_cols + a.block_columns - 1) / a.block_columns;
-  bool bins = false, terms = false;
-  for (std::size_t r = 0; r < n; ++r) {
-    const SampleSpec spec = reduced(specs[r]);
-    terms = terms || spec.want_probability;
-    bins = bins || (has_cut(spec) && a.n_cols > kSmallColumns);
-    a.choose_later = a.choose_later || spec.want_probability || has_cut(spec) || spec.min_p > 0.0f;
-  }
+  a.n_blocks = sample_blocks(a.n_rows, a.n_cols);
+  SampleNeeds needs;
+  for (std::size_t r = 0; r < n; ++r) needs |= needs_of(reduced(specs[r]), a.n_cols);
+  a.choose_later = needs.later;
 
-  SampleSpec* device_specs = nullptr;
-  const auto lay_out = [&](Parts parts) {
-    device_specs = parts.take<SampleSpec>(rows);
-    SampleScratch& s = a.scratch;
-    s.arrived = parts.take<unsigned>(3 * rows);
-    s.states = parts.take<SampleRowState>(rows);
-    s.partials = parts.take<SamplePartial>(n * static_cast<std::size_t>(a.n_blocks));
-    if (bins) {
-      s.bin_count = parts.take<unsigned>(n * kSampleBins);
-      s.bin_weight = parts.take<unsigned long long>(n * kSampleBins);
-      s.listed = parts.take<int>(n * static_cast<std::size_t>(a.n_cols));
-    }
-    if (terms) {
-      s.terms_stride = (a.n_cols + kTermsStep - 1) / kTermsStep * kTermsStep;
-      s.terms = parts.take<float>(n * static_cast<std::size_t>(s.terms_stride));
-    }
-    return parts.bytes();
+  const std::size_t spec_bytes = aligned(rows * sizeof(SampleSpec));
+  const auto lay_out = [&](std::byte* base) {
+    return lay_out_sampling(base, static_cast<int>(rows), a.n_rows, a.n_cols, needs, a.scratch);
   };
-  const std::size_t device_bytes = lay_out(Parts(nullptr));
   bool moved = false;  // no graph holds these addresses
-  auto* device = sample_memory_.as<std::byte>(device_bytes, "sampling", moved);
-  lay_out(Parts(device));
+  auto* device = sample_memory_.as<std::byte>(spec_bytes + lay_out(nullptr), "sampling", moved);
+  lay_out(device + spec_bytes);
+  auto* const device_specs = reinterpret_cast<SampleSpec*>(device);
   a.specs = device_specs;
   if (moved || grows) {
     check(cudaMemsetAsync(a.scratch.arrived, 0, 3 * rows * sizeof(unsigned), stream_), "sampling");
@@ -129,17 +140,7 @@ void CudaOps::sample(Rows<const float> logits, std::span<const SampleSpec> specs
           "sampling");
     sample_specs_ = std::max(sample_specs_, n);
   }
-  if (ids_of != nullptr) {
-    DevicePtr<int>& table = id_tables_[{ids_of, logits.n_cols}];
-    if (table == nullptr) {
-      const auto n_ids = static_cast<std::size_t>(logits.n_cols);
-      table = device_alloc<int>(n_ids, "the draft vocabulary");
-      check(cudaMemcpyAsync(table.get(), ids_of, n_ids * sizeof(int), cudaMemcpyHostToDevice,
-                            stream_),
-            "uploading the draft vocabulary");
-    }
-    a.ids_of = table.get();
-  }
+  a.ids_of = id_table(ids_of, logits.n_cols);
   a.out = chosen, a.marks_out = marks_out;
   launch_sample(a, stream_);
   check(cudaStreamSynchronize(stream_), "running a call");

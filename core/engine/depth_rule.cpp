@@ -68,16 +68,16 @@ void DepthRule::price_drafts(bool draft_vocab, std::span<float> prices) const {
   }
 }
 
-int DepthRule::n_verified(std::span<const Draft> chain) const {
-  double product = 1.0, gain = 0.0, best = 0.0;
-  int n_best = 0;
-  for (int k = 1; k <= static_cast<int>(chain.size()); ++k) {
-    product *= static_cast<double>(chain[static_cast<std::size_t>(k - 1)].probability);
-    gain += product * product;
-    const double worth = gain - rate() * (window(k + 1) - window(1));
-    if (worth >= best) best = worth, n_best = k;
+void DepthRule::price_rows(std::span<double> prices) const {
+  for (std::size_t k = 0; k < prices.size(); ++k) {
+    prices[k] = rate() * (window(static_cast<int>(k) + 1) - window(1));
   }
-  return n_best;
+}
+
+int DepthRule::n_verified(std::span<const Draft> chain) const {
+  std::array<double, kWindowRowsMax> prices;
+  price_rows(prices);
+  return n_worth(chain.data(), static_cast<int>(chain.size()), prices.data());
 }
 
 void DepthRule::learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens) {

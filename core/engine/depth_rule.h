@@ -62,6 +62,8 @@ class DepthRule {
   bool copies() const { return !copy_probation_.sits_out(); }
   // prices[k]: of drafting k+1, for k < prices.size().
   void price_drafts(bool draft_vocab, std::span<float> prices) const;
+  // prices[k]: of verifying k drafts, for k < prices.size().
+  void price_rows(std::span<double> prices) const;
   // How many of the chain's drafts are worth verifying.
   int n_verified(std::span<const Draft> chain) const;
 

@@ -48,7 +48,9 @@ class StandardDrafter final : public Drafter {
     plan.max_levels = max_drafts;
     if (!rule_) return;
     rule_->price_drafts(plan.draft_vocab, prices_);
+    rule_->price_rows(row_prices_);
     plan.go_on = prices_;
+    plan.row_prices = row_prices_;
   }
 
   void choose(std::span<const Draft> chain, DraftPlan& plan) override {
@@ -99,6 +101,7 @@ class StandardDrafter final : public Drafter {
   CopySource copies_;
   std::optional<DepthRule> rule_;
   std::array<float, kWindowRowsMax> prices_{};
+  std::array<double, kWindowRowsMax> row_prices_{};
 };
 
 }  // namespace

@@ -18,9 +18,12 @@ namespace bolt {
 struct DraftPlan {
   std::vector<int> ids;  // to verify: a copy at once, the head's drafts after choose()
   bool is_copy = false;
-  int max_levels = 0;            // > 0: the head is asked for so many drafts
-  bool draft_vocab = false;      // over the draft vocabulary alone
-  std::span<const float> go_on;  // DraftAsk::go_on; lives in the drafter
+  int max_levels = 0;        // > 0: the head is asked for so many drafts
+  bool draft_vocab = false;  // over the draft vocabulary alone
+  // DraftAsk's and RoundAsk's of the same names; they live in the drafter.
+  std::span<const float> go_on;
+  std::span<const Draft> given;
+  std::span<const double> row_prices;
 
   // Of a round that several sequences share: how many do (set before plan()), and what the loop
   // needs to see which of all drafts are worth a row together.

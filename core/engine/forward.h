@@ -32,6 +32,8 @@ class Forward {
   // The target over all rows. Leaves the residual stream in x() and the logits of `runs`, one after
   // the other, in logits().
   void target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs);
+  // Its ops alone, of a call that is begun.
+  void target_ops(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs);
   // hidden = the target's final norm of rows [first, first + hidden.n_rows) of the last call.
   void read_hidden(const Batch& batch, int first, Rows<float> hidden);
 
@@ -43,6 +45,9 @@ class Forward {
   // over the draft vocabulary, the others over the whole one.
   void head(const Batch& batch, std::span<const int> ids, std::span<const Rows<const float>> hidden,
             int n_vocab_rows);
+  // Its ops alone, of a call that is begun.
+  void head_ops(const Batch& batch, std::span<const int> ids,
+                std::span<const Rows<const float>> hidden, int n_vocab_rows);
 
   Rows<float> logits() const { return logits_; }
   Rows<float> head_hidden() const { return head_hidden_; }
@@ -59,6 +64,7 @@ class Forward {
   // x = eh_proj(concat(rmsnorm(embedding), rmsnorm(hidden)))
   void head_input(const Batch& batch, std::span<const int> ids,
                   std::span<const Rows<const float>> hidden, Rows<float> x);
+  void head_layers(const Batch& batch, int n_vocab_rows);  // what follows head_input
   void project(const Batch& batch, const Weight& w, Rows<const float> rows, Rows<float> y);
 
   Ops& ops_;

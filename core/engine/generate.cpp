@@ -77,6 +77,7 @@ DraftAsk Stream::ask() const {
   ask.sampling = request_.sampling;
   ask.stop_ids = request_.stop_ids;
   ask.go_on = plan_.go_on;
+  ask.given = plan_.given;
   return ask;
 }
 
@@ -90,7 +91,7 @@ Window Stream::window(int max_chunk) {
   Window window;
   window.slot = slot_;
   window.sampling = request_.sampling;
-  window.feed_head = drafter_ && drafter_->uses_head();
+  window.feed_head = feeds_head();
   rows_.clear();
   if (in_prompt()) {
     std::int64_t n = std::min<std::int64_t>(max_chunk, reply_.n_prompt - n_run_);
@@ -215,14 +216,24 @@ void Stream::fail(std::int64_t position) {
   finish(Finish::error);
 }
 
+// A planned stream that has the pass to itself: all of its round in one call. False where the model
+// does not take it so.
+bool Rounds::run_alone(Stream& stream) {
+  if (!model_.round(stream.round_ask(), round_)) return false;
+  if (stream.asks_head()) stream.take_chain(round_.chain);
+  const Window window = stream.window(0);
+  require(static_cast<int>(window.ids.size()) == round_.n_verified + 1,
+          "the drafter and the model choose alike");
+  stream.take(round_.window, 0);
+  return true;
+}
+
 // Those that ask the head share its levels.
 void Rounds::draft() {
   drafting_.clear();
   asks_.clear();
   const int n = static_cast<int>(decoding_.size());
-  const int most = n == 1 ? kDraftsMax : std::clamp(kRoundRowsMax - n, 0, kDraftsMax);
   for (Stream* stream : decoding_) {
-    stream->plan(n, most);
     if (!stream->asks_head()) continue;
     drafting_.push_back(stream);
     asks_.push_back(stream->ask());
@@ -297,6 +308,13 @@ void Rounds::run(std::span<Stream* const> streams) {
   const auto start = std::chrono::steady_clock::now();
   const bool fills = !decoding_.empty() && !prompting_.empty(), alone = decodes_alone();
   if (alone) prompting_.clear();
+  const int n = static_cast<int>(decoding_.size());
+  const int most = n == 1 ? kDraftsMax : std::clamp(kRoundRowsMax - n, 0, kDraftsMax);
+  for (Stream* stream : decoding_) stream->plan(n, most);
+  if (n == 1 && prompting_.empty() && run_alone(*decoding_[0])) {
+    if (fills) alone_ns_ += (std::chrono::steady_clock::now() - start).count();
+    return;
+  }
   draft();
   // Windows first; prompts fill what room is left. A padded call counts as its padding.
   windows_.clear();

@@ -36,6 +36,8 @@ class Stream final : public Generation {
   void plan(int n_sharing, int most_drafts);
   bool asks_head() const { return plan_.max_levels > 0; }
   DraftAsk ask() const;
+  RoundAsk round_ask() const { return {ask(), plan_.ids, feeds_head(), plan_.row_prices}; }
+  bool feeds_head() const { return drafter_ && drafter_->uses_head(); }
   void take_chain(std::span<const Draft> chain);
   Window window(int max_chunk);
   void take(const WindowResult& result, int index);
@@ -80,6 +82,7 @@ class Rounds {
   void run(std::span<Stream* const> streams);
 
  private:
+  bool run_alone(Stream& stream);
   void draft();
   void share_rows();
   bool decodes_alone();
@@ -99,6 +102,7 @@ class Rounds {
   std::vector<Candidate> candidates_;
   std::vector<Window> windows_;
   std::vector<WindowResult> results_;
+  RoundResult round_;
 };
 
 }  // namespace bolt

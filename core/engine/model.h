@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/ops/ops.h"
+#include "core/ops/round.h"
 
 namespace bolt {
 
@@ -30,10 +31,7 @@ struct WindowResult {
   int first_marked = -1;         // first row with a numeric error among those not sampled
 };
 
-struct Draft {
-  int id = -1;
-  float probability = 0.0f;  // under the head
-};
+using Draft = Sampled;  // its probability is the head's
 
 // A chain of the draft head's levels for one sequence whose rows are committed.
 struct DraftAsk {
@@ -45,11 +43,25 @@ struct DraftAsk {
   std::span<const int> stop_ids;  // nothing is drafted after one of these
   // Level k+1 follows level k (from 1) while chain_goes_on(P_k, go_on[k]); empty: always.
   std::span<const float> go_on;
+  // Drafts in place of the head's, whose levels run all the same; empty: the head's.
+  std::span<const Draft> given;
 };
 
-// P_k^2 against the price of one more draft (depth_rule.h). Here so that every model compares
-// alike.
-inline bool chain_goes_on(float product, float price) { return product * product >= price; }
+// A whole round of one sequence whose rows are committed: levels of the head, if any are asked for,
+// then the window.
+struct RoundAsk {
+  DraftAsk draft;  // max_levels may be 0: then `drafts` are verified, all of them
+  std::span<const int> drafts;
+  bool feed_head = false;  // as Window's; with levels it is
+  // What verifying 0..max_levels drafts costs, as n_worth() takes it; empty: all are verified.
+  std::span<const double> row_prices;
+};
+
+struct RoundResult {
+  std::vector<Draft> chain;  // of every level that ran
+  int n_verified = 0;        // the window's rows after the first
+  WindowResult window;
+};
 
 class Model {
  public:
@@ -69,6 +81,13 @@ class Model {
   // Lets the head absorb the kept rows, then drafts. Empty where it cannot: no head, or rows that
   // were run without feed_head.
   virtual void draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) = 0;
+  // draft(), then run() of the window of those drafts that are worth it, as one call. The window is
+  // the only one, all of its rows are sampled. False, and nothing done, where the head is asked and
+  // cannot draft, or the model's windows are padded: then those two are to be called.
+  virtual bool round(const RoundAsk& ask, RoundResult& result) {
+    (void)ask, (void)result;
+    return false;
+  }
   // Logits [vocab_size] of the i-th sampled row of window w of the last run, until the next call.
   virtual void read_logits(int window, int i, std::span<float> to) = 0;
   virtual std::string state_digest(int slot) const = 0;

@@ -226,6 +226,16 @@ Rows<float> OpsModel::backlog_rows(int slot, int first, int n) const {
   return backlog_memory_.rows(slot * kBacklogRows + first, n);
 }
 
+bool OpsModel::begin_feed(int slot, std::span<const int> ids, bool feed_head) {
+  Backlog& backlog = backlog_of(slot);
+  if (!feed_head || !graph_.draft || !backlog.complete) return false;
+  if (backlog.n > 0 && backlog.n + static_cast<int>(ids.size()) > kBacklogRows) {
+    absorb(slot, backlog.n, ids[0]);
+    backlog.n = 0;
+  }
+  return true;
+}
+
 void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& results) {
   segments_.clear();
   row_ids_.clear();
@@ -234,13 +244,7 @@ void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& r
   int n_logits = 0;
   for (const Window& window : windows) {
     const int n_live = static_cast<int>(window.ids.size());
-    Backlog& backlog = backlog_of(window.slot);
-    const bool feeds = window.feed_head && graph_.draft && backlog.complete;
-    if (feeds && backlog.n > 0 && backlog.n + n_live > kBacklogRows) {
-      absorb(window.slot, backlog.n, window.ids[0]);
-      backlog.n = 0;
-    }
-    backlog.fed = feeds;
+    backlog_of(window.slot).fed = begin_feed(window.slot, window.ids, window.feed_head);
 
     const int first_row = static_cast<int>(row_ids_.size());
     const int n_rows = padded_rows(window);
@@ -405,17 +409,17 @@ void OpsModel::draft(std::span<const DraftAsk> asks, std::vector<std::vector<Dra
     for (std::size_t row = 0; row < chains_.size(); ++row) {
       Chain chain = chains_[row];
       const DraftAsk& ask = asks[chain.ask];
-      const Sampled& sampled = head_sampled_[row];
-      if (sampled.id < 0) continue;
-      drafts[chain.ask].push_back({sampled.id, sampled.probability});
-      chain.product *= sampled.probability;
-      const auto k = static_cast<std::size_t>(level + 1);
-      if (level + 1 >= ask.max_levels) continue;
-      if (std::find(ask.stop_ids.begin(), ask.stop_ids.end(), sampled.id) != ask.stop_ids.end()) {
+      const Draft draft =
+          ask.given.empty() ? head_sampled_[row] : ask.given[static_cast<std::size_t>(level)];
+      if (draft.id < 0) continue;
+      drafts[chain.ask].push_back(draft);
+      chain.product *= draft.probability;
+      if (!drafts_on(draft, level + 1, ask.max_levels, chain.product, ask.stop_ids.data(),
+                     static_cast<int>(ask.stop_ids.size()),
+                     ask.go_on.empty() ? nullptr : ask.go_on.data())) {
         continue;
       }
-      if (!ask.go_on.empty() && !chain_goes_on(chain.product, ask.go_on[k])) continue;
-      chain.token = sampled.id;
+      chain.token = draft.id;
       chain.hidden = forward_.head_hidden().rows(static_cast<int>(row), 1);
       chains_[n_left++] = chain;
     }
@@ -457,6 +461,113 @@ void OpsModel::run_level(std::span<const DraftAsk> asks, int level) {
   };
   sample(0, n_vocab_rows, static_cast<int>(draft_vocab().size()), draft_vocab().data());
   sample(n_vocab_rows, n - n_vocab_rows, graph_.vocab_size, nullptr);
+}
+
+RoundTask OpsModel::levels_task(const DraftAsk& ask, const Segment& segment,
+                                Rows<const float> hidden) {
+  head_segments_.assign(1, segment);
+  head_ids_.assign(1, ask.next_id);
+  head_marked_.assign(1, 0);
+  RoundTask task;
+  task.max_levels = ask.max_levels;
+  task.level_ids = head_ids_;
+  task.level_segments = head_segments_;
+  task.level_marks = head_marked_;
+  task.hidden = hidden;
+  task.hidden_place = forward_.head_hidden().rows(0, 1);
+  task.level_sampling = ask.sampling;
+  task.level_sampling.n_vocab = sizes_.n_vocab;
+  // The row's token is at the position after it.
+  task.level_sampling.position = static_cast<std::uint64_t>(segment.first_position) + 2;
+  const bool in_vocab = ask.draft_vocab;
+  const int n_cols = in_vocab ? static_cast<int>(draft_vocab().size()) : graph_.vocab_size;
+  task.level_logits = forward_.logits().rows(0, 1).columns(0, n_cols);
+  task.level_columns = in_vocab ? draft_vocab().data() : nullptr;
+  task.stop_ids = ask.stop_ids;
+  task.go_on = ask.go_on;
+  task.given = ask.given;
+  task.level_key = in_vocab ? 1 : 0;
+  task.level_ops = [this, in_vocab](Rows<const float> from) {
+    forward_.head_ops({1, head_segments_, head_marked_}, head_ids_, {&from, 1}, in_vocab ? 1 : 0);
+  };
+  return task;
+}
+
+void OpsModel::add_window(RoundTask& task, const SampleSpec& sampling, const Segment& segment) {
+  segments_.assign(1, segment);
+  marked_.assign(row_ids_.size(), 0);
+  task.window_ids = row_ids_;
+  task.window_segments = segments_;
+  task.window_marks = marked_;
+  task.window_sampling = sampling;
+  task.window_sampling.n_vocab = sizes_.n_vocab;
+  task.window_sampling.want_probability = false;
+  task.window_sampling.position = static_cast<std::uint64_t>(segment.first_position) + 1;
+  task.window_logits = forward_.logits().rows(0, static_cast<int>(row_ids_.size()));
+  task.window_ops = [this](int n_rows) {
+    const auto rows = static_cast<std::size_t>(n_rows);
+    Segment s = segments_[0];
+    s.n_rows = s.n_live = n_rows;
+    const LogitRun run{0, n_rows};
+    forward_.target_ops({n_rows, {&s, 1}, std::span(marked_).first(rows)},
+                        std::span(row_ids_).first(rows), {&run, 1});
+  };
+}
+
+bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
+  const int slot = ask.draft.slot, max_levels = ask.draft.max_levels;
+  Backlog& backlog = backlog_of(slot);
+  require(!slots_.is_broken(slot), "a round follows a commit");
+  const int n_most = 1 + (max_levels > 0 ? max_levels : static_cast<int>(ask.drafts.size()));
+  require(n_most <= max_window_rows_, "a round fits a window");
+  if (graph_.geometry.kind != Geometry::Kind::dynamic) return false;
+  if (max_levels > 0 && (!graph_.draft || !backlog.complete || backlog.n == 0)) return false;
+
+  row_ids_.assign(1, ask.draft.next_id);
+  row_ids_.insert(row_ids_.end(), ask.drafts.begin(), ask.drafts.end());
+  RoundTask task;
+  if (max_levels > 0) {
+    absorb(slot, backlog.n - 1, ask.draft.next_id);
+    const Segment level = head_segment(slot, 0, slots_.n_committed(slot) - 1, 1);
+    task = levels_task(ask.draft, level, backlog_rows(slot, backlog.n - 1, 1));
+    task.level_sampling.want_probability = !ask.draft.go_on.empty();  // else no rule asks
+    task.row_prices = ask.row_prices;
+    row_ids_.resize(static_cast<std::size_t>(n_most), ask.draft.next_id);
+    backlog.n = 0;
+  }
+  const bool feeds = begin_feed(slot, row_ids_, ask.feed_head || max_levels > 0);
+  add_window(task, ask.draft.sampling, slots_.begin(slot, row_ids_, false, 0, n_most));
+  if (max_levels > 0) head_segments_[0].pages = segments_[0].pages;  // levels reach as far
+  // Where rows for the head always go to the same place, they are part of the call.
+  const bool feeds_inside = feeds && backlog.n == 0;
+  if (feeds_inside) {
+    task.window_key = static_cast<std::uint64_t>(slot) + 1;
+    task.window_ops = [this, slot, target = std::move(task.window_ops)](int n_rows) {
+      target(n_rows);
+      forward_.read_hidden({n_rows, {}, std::span(marked_).first(static_cast<std::size_t>(n_rows))},
+                           0, backlog_rows(slot, 0, n_rows));
+    };
+  }
+  ops_.run_round(task, outcome_);
+
+  const int n_rows = outcome_.n_verified + 1;
+  for (int i = 0; max_levels > 0 && i < outcome_.n_verified; ++i) {
+    row_ids_[static_cast<std::size_t>(i) + 1] = outcome_.drafts[static_cast<std::size_t>(i)].id;
+  }
+  const auto rows = static_cast<std::size_t>(n_rows);
+  slots_.settle(slot, std::span(row_ids_).first(rows));
+  if (feeds && !feeds_inside) {
+    forward_.read_hidden({n_rows, {}, std::span(marked_).first(rows)}, 0,
+                         backlog_rows(slot, backlog.n, n_rows));
+  }
+  backlog.n_fresh = feeds ? n_rows : 0;
+  backlog.fed = feeds;
+  placed_.assign(1, {0, n_rows, 0, n_rows});
+  result.chain = outcome_.drafts;
+  result.n_verified = outcome_.n_verified;
+  result.window.sampled = outcome_.sampled;
+  result.window.first_marked = -1;
+  return true;
 }
 
 void OpsModel::read_logits(int window, int i, std::span<float> to) {
@@ -507,6 +618,12 @@ std::int64_t OpsModel::time_window_ns(int n_rows) {
   require(padded <= kTimedRowsMax, "a timed window fits the buffers");
   const auto start = std::chrono::steady_clock::now();
   const Segment segment = scratch_segment(padded);
+  if (padded <= kWindowRowsMax) {
+    RoundTask task;
+    add_window(task, SampleSpec{}, segment);
+    ops_.run_round(task, outcome_);
+    return since_ns(start);
+  }
   const Batch batch{padded, {&segment, 1}, marked_};
   const LogitRun run{0, padded};
   forward_.target(batch, row_ids_, {&run, 1});
@@ -519,19 +636,21 @@ std::int64_t OpsModel::time_window_ns(int n_rows) {
   return since_ns(start);
 }
 
+// A level as a round runs it: one of several that follow each other.
 std::int64_t OpsModel::time_level_ns(bool draft_vocab_only) {
   if (!graph_.draft) return 0;
-  Segment segment = scratch_segment(1);
-  const Rows<const float> hidden = hidden_.rows(0, 1);
+  constexpr int kLevels = 8;
+  DraftAsk ask;
+  ask.next_id = 13 % sizes_.n_vocab;
+  ask.max_levels = kLevels;
+  ask.draft_vocab = draft_vocab_only;
+  const std::vector<Draft> given(kLevels, Draft{ask.next_id, 1.0f});  // no marked row ends it
+  ask.given = given;
+  RoundTask task = levels_task(ask, scratch_segment(1), hidden_.rows(0, 1));
+  task.levels_only = true;
   const auto start = std::chrono::steady_clock::now();
-  forward_.head({1, {&segment, 1}, marked_}, row_ids_, {&hidden, 1}, draft_vocab_only ? 1 : 0);
-  SampleSpec spec;
-  spec.n_vocab = sizes_.n_vocab;
-  Sampled sampled;
-  const int n_cols = draft_vocab_only ? static_cast<int>(draft_vocab().size()) : graph_.vocab_size;
-  ops_.sample(forward_.logits().rows(0, 1).columns(0, n_cols), {&spec, 1}, marked_,
-              draft_vocab_only ? draft_vocab().data() : nullptr, {&sampled, 1});
-  return since_ns(start);
+  ops_.run_round(task, outcome_);
+  return since_ns(start) / kLevels;
 }
 
 }  // namespace bolt

@@ -9,6 +9,7 @@
 #include "core/engine/model.h"
 #include "core/engine/prefix_cache.h"
 #include "core/engine/slots.h"
+#include "core/ops/round.h"
 
 namespace bolt {
 
@@ -45,6 +46,7 @@ class OpsModel final : public Model {
   void run(std::span<const Window> windows, std::vector<WindowResult>& results) override;
   void commit(int slot, int n_kept) override;
   void draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) override;
+  bool round(const RoundAsk& ask, RoundResult& result) override;
   void read_logits(int window, int i, std::span<float> to) override;
   std::string state_digest(int slot) const override;
   // Whether keys and values of a sequence of n_positions have room beside those of the others, and
@@ -95,10 +97,16 @@ class OpsModel final : public Model {
                    std::vector<WindowResult>& results);
   void feed_head(const Batch& batch, std::span<const Window> windows);
   void absorb(int slot, int n, int next_id);
+  // Whether the window's hidden rows go to the backlog; makes room for them.
+  bool begin_feed(int slot, std::span<const int> ids, bool feed_head);
+  // A window's part of a round's task.
+  void add_window(RoundTask& task, const SampleSpec& sampling, const Segment& segment);
   void put_head_keys(int slot, int first_position, std::span<const int> next_ids,
                      Rows<const float> hidden);
   Segment head_segment(int slot, int first_row, int first_position, int n_rows);
   void run_level(std::span<const DraftAsk> asks, int level);
+  // The head's part of a round's task: levels from this row on, of this token and hidden row.
+  RoundTask levels_task(const DraftAsk& ask, const Segment& segment, Rows<const float> hidden);
   Segment scratch_segment(int n_rows);
   // Of a kept prefix, leading pages that nobody writes any more: they are shared, the rest copied.
   int n_whole_pages(const KeptPrefix& prefix) const;
@@ -135,6 +143,7 @@ class OpsModel final : public Model {
   std::vector<std::uint8_t> head_marked_;
   std::vector<SampleSpec> head_specs_;
   std::vector<Sampled> head_sampled_;
+  RoundOutcome outcome_;
 };
 
 }  // namespace bolt

@@ -54,6 +54,11 @@ class ScriptedDrafter final : public Drafter {
       product *= rate;
     }
     plan.max_levels = static_cast<int>(chain_.size());
+    plan.given = chain_;
+    if (rule_) {
+      rule_->price_rows(row_prices_);
+      plan.row_prices = row_prices_;
+    }
     if (!has_head_) choose({}, plan), plan.max_levels = 0;
   }
 
@@ -82,6 +87,7 @@ class ScriptedDrafter final : public Drafter {
   CostSource costs_;
   std::optional<DepthRule> rule_;
   std::vector<Draft> chain_;
+  std::array<double, kWindowRowsMax> row_prices_{};
 };
 
 }  // namespace

@@ -115,6 +115,12 @@ Segment Slots::begin(int slot, std::span<const int> ids, bool sure, int first_ro
   return segment;
 }
 
+void Slots::settle(int slot, std::span<const int> ids) {
+  Slot& s = at(slot);
+  require(s.running && !ids.empty() && ids.size() <= s.fresh.size(), "rows that were begun");
+  s.fresh.assign(ids.begin(), ids.end());
+}
+
 void Slots::commit(int slot, int n_kept) {
   Slot& s = at(slot);
   const int n_fresh = static_cast<int>(s.fresh.size());

@@ -55,6 +55,8 @@ class Slots {
   // `first_row` on. sure: all are certain to be kept (a prompt chunk); else the first alone is.
   // Grows the page table. The segment's pages stay valid until the slot changes.
   Segment begin(int slot, std::span<const int> ids, bool sure, int first_row, int n_rows);
+  // What the rows begun turned out to be: no more of them.
+  void settle(int slot, std::span<const int> ids);
   // Keeps the first n_kept of the rows begun, at least 1, all of them if they were sure.
   void commit(int slot, int n_kept);
 

@@ -122,6 +122,9 @@ struct Sampled {
                              // 0 where it is not wanted
 };
 
+struct RoundTask;     // core/ops/round.h
+struct RoundOutcome;
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -213,6 +216,11 @@ class Ops {
   virtual void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
                       std::span<const std::uint8_t> marked, const int* ids_of,
                       std::span<Sampled> out) = 0;
+
+  // A round of one sequence: every level of the head and its sample while the chain goes on, then
+  // the window of the drafts that are worth it. Its definition is made of the ops above (round.cpp);
+  // a device overrides it to wait but once.
+  virtual void run_round(const RoundTask& task, RoundOutcome& outcome);
 
   // Copies between the Ops' memory and the host.
   virtual void read(const float* from, std::span<float> to) = 0;

@@ -13,13 +13,20 @@
 
 namespace bolt::cuda {
 
+// A copy that is there when this returns: cudaMemcpy alone may return while a small one from
+// pageable memory is still on its way, and the ops' stream does not wait for it.
+inline void copy_to_device(void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copying");
+  check(cudaStreamSynchronize(nullptr), "copying");
+}
+
 // Copies that live as long as the test.
 class DeviceCopies {
  public:
   template <class T>
   T* put(const T* from, std::size_t n) {
     memory_.push_back(device_alloc<std::byte>(n * sizeof(T) + 16, "a test's copy"));
-    check(cudaMemcpy(memory_.back().get(), from, n * sizeof(T), cudaMemcpyHostToDevice), "copying");
+    copy_to_device(memory_.back().get(), from, n * sizeof(T));
     return reinterpret_cast<T*>(memory_.back().get());
   }
   Weight put(const Weight& host) {

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""`bolt run` on a GPU against `bolt run` on the CPU: are the logits files byte-equal?
+
+    testdata/cuda/equal.py BOLT PACKAGE [--jobs N] [--tokens N] [--device cuda:0] [--only K/N] [--all]
+
+Every golden's prompt (as ids), real30's last user turn (through the chat template), greedy and at a
+temperature with filters; on the GPU without drafts, with the depth rule, and in turn (or all, with
+--all) with seven drafts, in chunks of 1 to 512, with short windows, without captured graphs. Prints a line and exits
+with 1 if any two files differ, or if the control (another seed, which must differ) does not.
+Source of the prompts: testdata/sample-model/goldens, testdata/prompts. Python's own library alone.
+"""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent.parent
+WAYS = [["--draft", "off"], ["--draft", "auto"], ["--draft", "mtp", "--drafts", "7"],
+        ["--draft", "auto", "--drafts", "31", "--chunk", "1"],
+        ["--draft", "auto", "--window", "5", "--chunk", "7", "--no-graphs"],
+        ["--draft", "off", "--chunk", "512"], ["--draft", "copy", "--no-graphs"]]
+SAMPLINGS = [["--temp", "0"], ["--temp", "0.8", "--top-p", "0.95", "--top-k", "40", "-s", "7"],
+             ["--temp", "1.1", "-s", "9"]]
+
+
+def golden_ids():
+    data = (HERE / "sample-model/goldens/goldens.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    for name in sorted(key for key in header if key.startswith("prompt")):
+        first, last = header[name]["data_offsets"]
+        body = data[8 + size + first:8 + size + last]
+        yield name, list(struct.unpack(f"<{len(body) // 4}i", body))
+
+
+def prompts(folder):
+    """(name, arguments) of every prompt."""
+    for name, ids in golden_ids():
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(ids), encoding="utf-8")
+        yield name, ["--prompt-ids", str(file)]
+    for line in (HERE / "prompts/real30.jsonl").read_text(encoding="utf-8").splitlines():
+        task = json.loads(line)
+        file = folder / f"{task['custom_id']}.txt"
+        file.write_text(task["messages"][-1]["content"], encoding="utf-8")
+        yield task["custom_id"], ["-f", str(file)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bolt")
+    parser.add_argument("package")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--all", action="store_true", help="every prompt every way")
+    parser.add_argument("--only", default="0/1", help="the K-th of N parts of the prompts")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as where:
+        folder = pathlib.Path(where)
+
+        def digest(name, how):
+            tag = hashlib.sha256(" ".join([name, *how]).encode()).hexdigest()[:16]
+            out = folder / f"{tag}.safetensors"
+            command = [args.bolt, "run", "-m", args.package, "-q", "-n", str(args.tokens), "-t", "1",
+                       "--receipts", str(folder / tag), "--logits", str(out), *how]
+            run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if run.returncode != 0:
+                return f"status {run.returncode}: {run.stderr.strip()}"
+            sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
+            out.unlink()
+            return sha256
+
+        part, parts = map(int, args.only.split("/"))
+        chosen = [p for i, p in enumerate(prompts(folder)) if i % parts == part]
+        jobs = []  # (what, prompt and sampling, how)
+        for name, prompt in chosen:
+            for sampling in SAMPLINGS:
+                key = (name, " ".join(sampling))
+                jobs.append((key, "cpu", [*prompt, *sampling, "--device", "cpu", "--draft", "off"]))
+                ways = WAYS[:2] + [WAYS[2 + len(jobs) % (len(WAYS) - 2)]]  # the others in turn
+                jobs += [(key, " ".join(way), [*prompt, *sampling, "--device", args.device, *way])
+                         for way in (WAYS if args.all else ways)]
+            jobs.append(((name, "control"), "cpu", [*prompt, "--temp", "1.1", "-s", "10", "--device",
+                                                    args.device, "--draft", "off"]))
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            digests = list(pool.map(lambda job: digest(job[0][0], job[2]), jobs))
+    reference = {key: sha256 for (key, what, _), sha256 in zip(jobs, digests) if what == "cpu"}
+    different = [(key, what, sha256) for (key, what, _), sha256 in zip(jobs, digests)
+                 if sha256 != reference[key]]
+    for key, what, sha256 in different:
+        print(f"DIFFERENT {key[0]}, {key[1]}, {what}: {sha256}, on the CPU {reference[key]}")
+    blind = [name for name, _ in chosen
+             if reference[name, "control"] == reference[name, " ".join(SAMPLINGS[2])]]
+    for name in blind:
+        print(f"BLIND {name}: another seed gave the same logits file")
+    n_compared = sum(what != "cpu" for _, what, _ in jobs)
+    print(f"{n_compared - len(different)} of {n_compared} logits files of the GPU equal the CPU's; "
+          f"{len(chosen) - len(blind)} of {len(chosen)} controls differ")
+    # A reply of one token that both seeds begin with is no fault of the comparison.
+    return 1 if different or len(blind) > len(chosen) // 4 or not n_compared else 0
+
+
+sys.exit(main())
