@@ -155,6 +155,12 @@ void OutputFile::reserve(std::uint64_t n_bytes) {
   }
 }
 
+void OutputFile::start_writing(std::uint64_t offset, std::uint64_t n_bytes) noexcept {
+  // A file system that cannot leaves all to sync().
+  (void)::sync_file_range(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(n_bytes),
+                          SYNC_FILE_RANGE_WRITE);
+}
+
 void OutputFile::sync() {
   // Pipes and terminals cannot be synced and say EINVAL.
   if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) fail(name_, "cannot sync");

@@ -24,6 +24,8 @@ class OutputFile {
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   // Reserves the disk space, so that a full disk shows before the work is done.
   void reserve(std::uint64_t n_bytes);
+  // Starts sending a written range to the disk and does not wait: sync() then has less to do.
+  void start_writing(std::uint64_t offset, std::uint64_t n_bytes) noexcept;
   void sync();   // to the disk
   void close();  // reports what only close reports (NFS, quotas)
   const std::string& path() const { return path_; }

@@ -189,7 +189,7 @@ Source open_gguf_source(const ConvertOptions& options) {
   GgufCheckpoint opened = open_gguf(options.source);
   // The package may lie beside the file; in a folder of files, that folder is the source.
   check_conversion_target(options.target, options.source);
-  const std::string& file = opened.metadata.file.path();
+  const std::string& file = opened.metadata.path;
   source.name = fs::path(file).filename().string();
   source.tokenizer_json = gguf_tokenizer_json(opened.metadata);
   source.tokenizer = Tokenizer::from_json(source.tokenizer_json, file);
@@ -275,13 +275,23 @@ ConvertFacts convert(const ConvertOptions& options) {
   PackageWriter writer(options.target, options.force, n_threads);
   SourceRows source(checkpoint, bound);
   source.measure(writer.pool(), options.progress);
+  writer.place_weights(bound.graph);
+  std::vector<std::string> names;
+  PayloadVerifier verifier(source, row_runs(bound.graph, names).size());
+  static thread_local RawRows raw;  // of the run that its thread is at
+  const CheckRun check = [&](std::size_t index, const RowRun& run,
+                             std::span<const std::byte> packed,
+                             float gain) { verifier.check(index, run, raw, packed, gain); };
   writer.write_weights(
-      bound.graph, [&](const RowRun& run, RowCodes& rows) { source.fill(run, rows); },
+      bound.graph,
+      [&](const RowRun& run, RowCodes& rows) {
+        source.read(run, raw);
+        source.fill(run, raw, rows);
+      },
       [&](const std::string& name, int matrix) { return source.gain(name, matrix); },
-      options.progress);
+      options.verify ? check : CheckRun(), options.progress);
   if (options.verify) {
-    const Verified verified =
-        verify_payload(writer.path(), bound.graph, source, writer.pool(), options.progress);
+    const Verified verified = verifier.result();
     facts.verified = true;
     facts.n_verified_values = verified.n_values;
     facts.n_verified_quantised = verified.n_quantised;
@@ -302,7 +312,7 @@ ConvertFacts convert(const ConvertOptions& options) {
   package.source = config.model.name;
   package.source_files = facts.source_files;
   package.options = facts.options;
-  facts.package_files = writer.finish(package, options.progress);
+  facts.package_files = writer.finish(package);
 
   facts.n_tensors = checkpoint.tensors.size() + checkpoint.absent.size() - bound.skipped.size();
   facts.skipped = bound.skipped;

@@ -258,8 +258,25 @@ TEST_CASE("convert: verify finds planted faults: a swapped row, one bit, a q8 co
     const CheckpointConfig config = read_checkpoint_config(checkpoint.folder, *tokenizer);
     const BoundGraph bound = bind_checkpoint(checkpoint, config, false);
     const SourceRows source(checkpoint, bound);
-    ThreadPool pool(1);
-    const auto verify = [&] { verify_payload(options.target, package->graph(), source, pool, {}); };
+    // The payload as it lies on the disk, run by run.
+    const auto verify = [&] {
+      std::vector<std::string> names;
+      const std::vector<RowRun> runs = row_runs(package->graph(), names);
+      PayloadVerifier verifier(source, runs.size());
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        const Weight& w = *runs[i].weight;
+        RawRows raw;
+        source.read(runs[i], raw);
+        const std::string file = read_file(options.target + "/" + w.file);
+        const std::uint64_t n_rows = w.layout == Layout::tiles
+                                         ? static_cast<std::uint64_t>(n_tiles(w.n_rows)) * kTileRows
+                                         : static_cast<std::uint64_t>(w.n_rows);
+        const std::uint64_t first =
+            w.offset + static_cast<std::uint64_t>(runs[i].matrix) * w.matrix_bytes() +
+            static_cast<std::uint64_t>(runs[i].first_row) * (w.matrix_bytes() / n_rows);
+        verifier.check(i, runs[i], raw, std::as_bytes(std::span(file)).subspan(first), 1.0f);
+      }
+    };
     CHECK(caught(verify).line == "");
     const Weight& w = package->graph().lm_head;
     const std::string payload = options.target + "/" + w.file;

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <span>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -311,7 +312,7 @@ const GgufValue* GgufMetadata::find(std::string_view key) const {
   return at == values.end() ? nullptr : &at->second;
 }
 void GgufMetadata::fail(std::string_view key, const std::string& problem) const {
-  refuse(file.path(), fmt::format("key {} {}", key, problem));
+  refuse(path, fmt::format("key {} {}", key, problem));
 }
 std::string_view GgufMetadata::string(std::string_view key) const {
   const GgufValue* value = find(key);
@@ -364,12 +365,17 @@ std::vector<std::int64_t> GgufMetadata::integers(std::string_view key, std::size
 
 GgufFile read_gguf(const std::string& path, const FileDescriptor& descriptor,
                    const FileFacts& facts, int file) {
+  FileMap map(path, descriptor, facts);
+  GgufFile read = parse_gguf(path, map.text(), file);
+  read.metadata.file = std::move(map);
+  return read;
+}
+
+GgufFile parse_gguf(const std::string& path, std::string_view bytes, int file) {
   GgufFile read;
-  read.metadata.file = FileMap(path, descriptor, facts);
-  const std::string_view bytes = read.metadata.file.text();
+  read.metadata.path = path;
   if (!bytes.starts_with("GGUF")) {
-    const std::string_view kind =
-        looks_like(read.metadata.file.bytes().first(std::min<std::size_t>(bytes.size(), 512)));
+    const std::string_view kind = looks_like(std::as_bytes(std::span(bytes.substr(0, 512))));
     refuse(path,
            fmt::format("{}, expected GGUF", kind.empty() ? "does not start with \"GGUF\""
                                                          : fmt::format("looks like {}", kind)));
@@ -403,7 +409,7 @@ GgufFile read_gguf(const std::string& path, const FileDescriptor& descriptor,
     read.metadata.fail("general.alignment", fmt::format("is {}, expected a power of 2", alignment));
   }
   const std::uint64_t data_start = (cursor.at() + alignment - 1) / alignment * alignment;
-  check_places(path, read.tensors, data_start, alignment, facts.bytes);
+  check_places(path, read.tensors, data_start, alignment, bytes.size());
   return read;
 }
 

@@ -58,7 +58,8 @@ class GgufMetadata {
                                      std::int64_t max) const;
   [[noreturn]] void fail(std::string_view key, const std::string& problem) const;
 
-  FileMap file;
+  std::string path;  // of the file, for errors
+  FileMap file;      // that lends the values
   std::map<std::string_view, GgufValue> values;
 };
 
@@ -71,6 +72,8 @@ struct GgufFile {
 // and byte for whatever is malformed, cut short, overlapping or of a type without a format.
 GgufFile read_gguf(const std::string& path, const FileDescriptor& descriptor,
                    const FileFacts& facts, int file);
+// The same of a file's bytes, which lend the values and outlive them.
+GgufFile parse_gguf(const std::string& path, std::string_view bytes, int file);
 
 struct GgufCheckpoint {
   Checkpoint checkpoint;  // kind gguf; tensors by their names in the file

@@ -150,7 +150,7 @@ class ConfigReader {
     config.model.model_type = "nemotron_h";
     config.draft_declared = n_draft > 0;
     config.facts = facts();
-    check_facts(config.facts, m_.file.path());
+    check_facts(config.facts, m_.path);
     config.has_conv_bias = false;  // bound where a block has one
     config.model.vocab_size = config.facts.vocab_size;
     config.model.context_limit =
@@ -244,7 +244,7 @@ class ConfigReader {
     facts.d_model = size("embedding_length", 1, kModelWidthMax);
     const auto embedding = opened_.checkpoint.tensors.find("token_embd.weight");
     if (embedding == opened_.checkpoint.tensors.end()) {
-      throw Error(Exit::input, m_.file.path() +
+      throw Error(Exit::input, m_.path +
                                    ": tensor token_embd.weight is missing; a draft head alone, or "
                                    "part of a split?");
     }
@@ -296,7 +296,7 @@ class ConfigReader {
     model.n_tokens = tokenizer_.n_tokens();
     if (model.n_tokens > model.vocab_size) {
       throw Error(Exit::input, fmt::format("{}: the tokenizer has id {}, but the model {} rows",
-                                           m_.file.path(), model.n_tokens - 1, model.vocab_size));
+                                           m_.path, model.n_tokens - 1, model.vocab_size));
     }
     const auto id = [&](const char* key) {
       return static_cast<int>(m_.integer(key, -1, 0, model.vocab_size - 1));

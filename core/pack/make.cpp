@@ -169,6 +169,7 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
   choose_formats(graph, options.format, options.experts);
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
+  writer.place_weights(graph);
   writer.write_weights(
       graph, [&](const RowRun& run, RowCodes& rows) { generate(options.seed, run, rows); },
       [&](const std::string& name, int) {
@@ -180,7 +181,7 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
         });
         return gain;
       },
-      options.progress);
+      {}, options.progress);
   std::string formats(format_name(options.format));
   if (options.experts) formats += fmt::format(" with {} experts", format_name(*options.experts));
   const std::string name = fmt::format(
@@ -200,7 +201,7 @@ std::vector<PackageFile> make_package(const MakeOptions& options) {
       .member("experts", format_name(options.experts.value_or(options.format)))
       .member("seed", options.seed);
   facts.options = json.end_object().take();
-  return writer.finish(facts, options.progress);
+  return writer.finish(facts);
 }
 
 }  // namespace bolt

@@ -7,9 +7,7 @@
 #include <atomic>
 #include <future>
 #include <map>
-#include <set>
 
-#include "core/base/contract.h"
 #include "core/base/cpu.h"
 #include "core/base/error.h"
 #include "core/base/file_map.h"
@@ -19,6 +17,7 @@
 #include "core/pack/file_kind.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/hash_cache.h"
+#include "core/pack/manifest.h"
 #include "core/pack/package_text.h"
 #include "core/pack/tile_codec.h"
 #include "core/text/tokenizer.h"
@@ -26,18 +25,8 @@
 namespace bolt {
 namespace {
 
-constexpr std::string_view kFormatVersion = "bolt-package/1";
-constexpr std::size_t kFilesMax = 100'000;
-
 [[noreturn]] void fail(const std::string& path, const std::string& problem) {
   throw Error(Exit::input, fmt::format("{}: {}", path, problem));
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  });
-  return text;
 }
 
 class OpenPackage final : public Package {
@@ -96,20 +85,6 @@ class OpenPackage final : public Package {
  private:
   std::string file_path(const std::string& name) const { return path_ + "/" + name; }
 
-  // The seal: package.json's last member is the SHA-256 of every byte before that member.
-  void check_seal(const std::string& name, const std::string& text) const {
-    const std::size_t at = text.rfind(" \"sha256\": \"");
-    const std::string digest =
-        at == std::string::npos ? "" : sha256_hex(std::string_view(text).substr(0, at));
-    if (at == std::string::npos ||
-        text.substr(at) != fmt::format(" \"sha256\": \"{}\"\n}}\n", digest)) {
-      fail(name,
-           fmt::format("its last line does not hold the SHA-256 of what stands before ({}); the "
-                       "file was changed, run `bolt convert` again",
-                       digest.empty() ? "no such line" : digest));
-    }
-  }
-
   void read_manifest() {
     const std::string name = file_path("package.json");
     if (!path_exists(name)) {
@@ -120,87 +95,17 @@ class OpenPackage final : public Package {
     FileFacts facts;
     const FileDescriptor file = open_regular_file(name, facts, /*follow_symlink=*/false);
     const FileMap map(name, file, facts);
-    const std::string text(map.text());
-    const JsonDocument document = JsonDocument::parse(name, text);
-    const JsonValue root = document.root();
-    const JsonValue format = root.at("format");
-    if (format.string() != kFormatVersion) {
-      format.fail(fmt::format(
-          "\"{}\"; this bolt reads no other format, run its `bolt convert` again", kFormatVersion));
-    }
-    check_seal(name, text);
-    root.only({"format", "bolt", "arithmetic", "source", "options", "files", "sha256"});
-    const JsonValue arithmetic = root.at("arithmetic");
-    arith_id_ = arithmetic.at("id").string();
-    arith_sha256_ = arithmetic.at("sha256").string();
-    if (arith_id_ != kContractId) {
-      throw Error(Exit::unmet,
-                  fmt::format("{}: made for the arithmetic contract {}, this bolt computes {}",
-                              name, arith_id_, kContractId));
-    }
-    read_origin(root);
-    files_.push_back({.path = "package.json",
-                      .role = "manifest",
-                      .bytes = facts.bytes,
-                      .sha256 = sha256_hex(text),
-                      .how = "stream",
-                      .links = facts.links});
-    read_list(root.at("files"));
-  }
-
-  // Who made the package of what: told to people and receipts only, but told as it was written.
-  void read_origin(const JsonValue& root) {
-    (void)root.at("bolt").string();
-    require_sha256(root.at("arithmetic").at("sha256"));
-    root.at("arithmetic").only({"id", "sha256"});
-    if (!root.at("options").is_object()) root.at("options").fail("an object");
-    const JsonValue source = root.at("source");
-    source.only({"name", "files"});
-    source_ = source.at("name").string();
-    for (const JsonValue& file : source.at("files").items()) {
-      file.only({"path", "bytes", "sha256"});
-      (void)file.at("path").string();
-      (void)file.at("bytes").unsigned_integer();
-      require_sha256(file.at("sha256"));
-    }
-  }
-
-  static void require_sha256(const JsonValue& value) {
-    if (!is_sha256_hex(std::string(value.string()))) value.fail("64 hexadecimal digits");
-  }
-
-  void read_list(const JsonValue& list) {
-    const auto items = list.items();
-    if (items.empty() || items.size() > kFilesMax) list.fail("a list of files");
-    std::set<std::string> seen{"package.json"};
-    std::string before;
-    for (const JsonValue& item : items) {
-      item.only({"path", "role", "bytes", "sha256"});
-      PackageFile file;
-      const JsonValue path = item.at("path");
-      file.path = path.string();
-      const std::string_view fault = path_fault(file.path);
-      if (!fault.empty()) {
-        throw Error(Exit::input,
-                    fmt::format("{}: the file name {} {}, expected one inside the package",
-                                path.where(), path.shown(), fault));
-      }
-      if (file.path.find('/') != std::string::npos) path.fail("a file right inside the package");
-      if (!seen.insert(lower(file.path)).second)
-        path.fail("a name that no other file has, letter case aside");
-      if (file.path < before) path.fail("names in order");
-      before = file.path;
-      const JsonValue role = item.at("role");
-      file.role = role.string();
-      static const std::set<std::string> kRoles{"graph",       "config",  "tokenizer",
-                                                "draft_vocab", "payload", "drafter"};
-      if (!kRoles.contains(file.role))
-        role.fail("graph, config, tokenizer, draft_vocab, payload or drafter");
-      file.bytes = item.at("bytes").unsigned_integer();
-      require_sha256(item.at("sha256"));
-      file.sha256 = item.at("sha256").string();
-      files_.push_back(std::move(file));
-    }
+    Manifest manifest = parse_manifest(name, map.text());
+    arith_id_ = std::move(manifest.arith_id);
+    arith_sha256_ = std::move(manifest.arith_sha256);
+    source_ = std::move(manifest.source);
+    files_ = std::move(manifest.files);
+    files_.insert(files_.begin(), {.path = "package.json",
+                                   .role = "manifest",
+                                   .bytes = facts.bytes,
+                                   .sha256 = sha256_hex(map.text()),
+                                   .how = "stream",
+                                   .links = facts.links});
   }
 
   // Opens and maps every listed file, then hashes what the cache does not know.

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
+#include <mutex>
 
 #include "core/base/contract.h"
 #include "core/base/error.h"
@@ -34,6 +35,12 @@ std::uint64_t placed_bytes(const Weight& w) {
 }
 
 bool is_package(const std::string& path) { return path_exists(path + "/package.json"); }
+
+// Rows of a matrix, those that fill its last tile included.
+std::uint64_t packed_rows(const Weight& w) {
+  return static_cast<std::uint64_t>(w.layout == Layout::tiles ? n_tiles(w.n_rows) * kTileRows
+                                                              : w.n_rows);
+}
 
 }  // namespace
 
@@ -103,63 +110,172 @@ void PackageWriter::place_weights(Graph& graph) {
   close();
 }
 
-void PackageWriter::write_weights(Graph& graph, const FillRows& fill, const GainOf& gain,
-                                  const WorkProgress& progress) {
-  place_weights(graph);
-  std::map<std::string, OutputFile> outputs;
+namespace {
+
+// A payload file while it is written: threads write their runs where they belong and hash them in
+// the file's order, each when its turn has come.
+class Payload {
+ public:
+  explicit Payload(const std::string& path) : out_(path) {}
+  OutputFile& out() { return out_; }
+
+  // Run number `turn` of this file, and zeros before it where there is a gap.
+  void put(int turn, std::uint64_t offset, std::span<const std::byte> bytes,
+           const std::atomic<bool>& failed) {
+    out_.write_at(offset, bytes);
+    std::uint64_t written_from = 0, written_to = 0;
+    {
+      std::unique_lock<std::mutex> hold(lock_);
+      turned_.wait(hold, [&] { return turn_ == turn || failed.load(); });
+      if (failed.load()) return;
+      hash(offset, bytes);
+      ++turn_;
+      if (at_ - sent_ >= kSendBytes) {
+        written_from = sent_;
+        written_to = sent_ = at_;
+      }
+    }
+    turned_.notify_all();
+    // What is whole goes to the disk while the rest is made.
+    if (written_to > 0) out_.start_writing(written_from, written_to - written_from);
+  }
+  void stop() {
+    const std::lock_guard<std::mutex> hold(lock_);
+    turned_.notify_all();
+  }
+  std::string close() {
+    out_.close();
+    return sha_.hex();
+  }
+
+ private:
+  static constexpr std::uint64_t kSendBytes = 16 << 20;
+
+  void hash(std::uint64_t offset, std::span<const std::byte> bytes) {
+    static constexpr std::byte kZeros[kWeightAlignment] = {};
+    require(at_ <= offset && offset - at_ <= sizeof kZeros, "runs follow each other in a file");
+    sha_.update(kZeros, offset - at_);
+    sha_.update(bytes.data(), bytes.size());
+    at_ = offset + bytes.size();
+  }
+
+  OutputFile out_;
+  std::mutex lock_;
+  std::condition_variable turned_;
+  Sha256 sha_;
+  int turn_ = 0;  // whose turn it is
+  std::uint64_t at_ = 0, sent_ = 0;
+};
+
+// A run's place: its file, and its number among the file's.
+struct Turn {
+  std::size_t run = 0;
+  Payload* file = nullptr;
+  int turn = 0;
+};
+
+// The order in which runs are made: each file's in its own order, files side by side where there
+// are threads for them, since one file's hash takes one thread.
+std::vector<Turn> turns_of(const std::vector<RowRun>& runs, std::map<std::string, Payload>& files,
+                           int n_threads) {
+  std::vector<std::vector<Turn>> by_file;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    Payload* file = &files.at(runs[i].weight->file);
+    if (by_file.empty() || by_file.back().front().file != file) by_file.emplace_back();
+    by_file.back().push_back({i, file, static_cast<int>(by_file.back().size())});
+  }
+  const auto n_lanes = static_cast<std::size_t>(std::clamp(n_threads / 2, 1, 8));
+  std::vector<Turn> all;
+  for (std::size_t first = 0; first < by_file.size(); first += n_lanes) {
+    const std::size_t last = std::min(first + n_lanes, by_file.size());
+    for (std::size_t i = 0, left = 1; left > 0; ++i) {
+      left = 0;
+      for (std::size_t f = first; f < last; ++f) {
+        if (i >= by_file[f].size()) continue;
+        all.push_back(by_file[f][i]);
+        ++left;
+      }
+    }
+  }
+  return all;
+}
+
+// One run's bytes as they lie in the package: tiles, or rows as they are.
+std::span<const std::byte> pack_run(const RowCodes& rows, const Weight& w, int n_rows,
+                                    std::vector<std::byte>& packed) {
+  if (w.layout != Layout::tiles) return rows.codes;
+  const auto bytes_of_tile = static_cast<std::size_t>(tile_bytes(w.format, w.n_cols));
+  packed.resize(static_cast<std::size_t>(n_tiles(n_rows)) * bytes_of_tile);
+  for (int tile = 0; tile < n_tiles(n_rows); ++tile) {
+    pack_tile(rows, tile * kTileRows,
+              packed.data() + static_cast<std::size_t>(tile) * bytes_of_tile);
+  }
+  return packed;
+}
+
+}  // namespace
+
+void PackageWriter::write_weights(const Graph& graph, const FillRows& fill, const GainOf& gain,
+                                  const CheckRun& check, const WorkProgress& progress) {
+  std::map<std::string, Payload> outputs;
   std::uint64_t total = 0;
   for (const PackageFile& file : files_) {
     if (file.role != "payload") continue;
-    OutputFile& out = outputs.emplace(file.path, OutputFile(folder_.file(file.path))).first->second;
-    out.reserve(file.bytes);
+    const auto out = outputs.try_emplace(file.path, folder_.file(file.path)).first;
+    out->second.out().reserve(file.bytes);
     total += file.bytes;
   }
   std::vector<std::string> names;
   const std::vector<RowRun> runs = row_runs(graph, names);
-  Meter meter(progress, "packing", total);
-  const auto body = [&](int begin, int end, int) {
+  const std::vector<Turn> turns = turns_of(runs, outputs, pool_.n_threads());
+  Meter meter(progress, check ? "packing and verifying" : "packing", total);
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto make = [&](const Turn& turn, RowCodes& rows, std::vector<std::byte>& packed) {
+    check_interrupt();
+    const RowRun& run = runs[turn.run];
+    const Weight& w = *run.weight;
+    rows.resize(w.format, run.n_rows, w.n_cols);
+    fill(run, rows);
+    const std::span<const std::byte> bytes = pack_run(rows, w, run.n_rows, packed);
+    const float g = has_gain(w.format) ? gain(*run.name, run.matrix) : 1.0f;
+    if (check) check(turn.run, run, bytes, g);
+    const std::uint64_t row_bytes = w.matrix_bytes() / packed_rows(w);
+    const std::uint64_t offset = w.offset +
+                                 static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
+                                 static_cast<std::uint64_t>(run.first_row) * row_bytes;
+    const bool last = run.matrix + 1 == w.n_matrices && run.first_row + run.n_rows == w.n_rows;
+    if (!last || !has_gain(w.format)) {
+      turn.file->put(turn.turn, offset, bytes, failed);
+    } else {
+      // The weight's gains lie behind its last run.
+      packed.resize(w.gain_offset - offset, std::byte{0});
+      for (int m = 0; m < w.n_matrices; ++m) {
+        const float one = gain(*run.name, m);
+        const auto* from = reinterpret_cast<const std::byte*>(&one);
+        packed.insert(packed.end(), from, from + sizeof one);
+      }
+      turn.file->put(turn.turn, offset, packed, failed);
+    }
+    meter.add(bytes.size());
+  };
+  // Runs are taken in order, or a thread would wait for a turn that nobody has.
+  pool_.parallel_for(pool_.n_threads(), 1, [&](int, int, int) {
     RowCodes rows;
     std::vector<std::byte> packed;
-    for (int i = begin; i < end; ++i) {
-      check_interrupt();
-      const RowRun& run = runs[static_cast<std::size_t>(i)];
-      const Weight& w = *run.weight;
-      rows.resize(w.format, run.n_rows, w.n_cols);
-      fill(run, rows);
-      std::span<const std::byte> bytes = rows.codes;
-      std::uint64_t row_bytes =
-          static_cast<std::uint64_t>(w.n_cols) * static_cast<std::uint64_t>(code_bytes(w.format));
-      if (w.layout == Layout::tiles) {
-        const auto bytes_of_tile = static_cast<std::size_t>(tile_bytes(w.format, w.n_cols));
-        packed.resize(static_cast<std::size_t>(n_tiles(run.n_rows)) * bytes_of_tile);
-        for (int tile = 0; tile < n_tiles(run.n_rows); ++tile) {
-          pack_tile(rows, tile * kTileRows,
-                    packed.data() + static_cast<std::size_t>(tile) * bytes_of_tile);
-        }
-        bytes = packed;
-        row_bytes = bytes_of_tile / kTileRows;
+    try {
+      for (std::size_t i = next.fetch_add(1); i < turns.size() && !failed; i = next.fetch_add(1)) {
+        make(turns[i], rows, packed);
       }
-      outputs.at(w.file).write_at(w.offset +
-                                      static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
-                                      static_cast<std::uint64_t>(run.first_row) * row_bytes,
-                                  bytes);
-      meter.add(bytes.size());
+    } catch (...) {
+      failed = true;
+      for (auto& [name, out] : outputs) out.stop();
+      throw;
     }
-  };
-  // Runs go out in small pieces, so that threads stay near each other in the files.
-  constexpr int kPiece = 256;
-  for (int first = 0; first < static_cast<int>(runs.size()); first += kPiece) {
-    const int n = std::min(kPiece, static_cast<int>(runs.size()) - first);
-    pool_.parallel_for(
-        n, 1, [&](int begin, int end, int thread) { body(first + begin, first + end, thread); });
-  }
-  each_weight(graph, [&](const std::string& name, const Weight& w) {
-    if (!has_gain(w.format)) return;
-    std::vector<float> gains;
-    for (int m = 0; m < w.n_matrices; ++m) gains.push_back(gain(name, m));
-    outputs.at(w.file).write_at(w.gain_offset, std::as_bytes(std::span(gains)));
   });
-  for (auto& [name, out] : outputs) out.close();
+  for (PackageFile& file : files_) {
+    if (file.role == "payload") file.sha256 = outputs.at(file.path).close();
+  }
 }
 
 bool PackageWriter::link_file(const std::string& from, const PackageFile& file) {
@@ -217,19 +333,7 @@ void PackageWriter::write_text(const std::string& name, const std::string& role,
                     .links = 1});
 }
 
-std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts,
-                                               const WorkProgress& progress) {
-  std::uint64_t total = 0;
-  for (const PackageFile& file : files_) total += file.sha256.empty() ? file.bytes : 0;
-  Meter meter(progress, "hashing", total);
-  pool_.parallel_for(static_cast<int>(files_.size()), 1, [&](int begin, int end, int) {
-    for (int i = begin; i < end; ++i) {
-      PackageFile& file = files_[static_cast<std::size_t>(i)];
-      if (!file.sha256.empty()) continue;
-      file.sha256 = sha256_of_file(folder_.file(file.path));
-      meter.add(file.bytes);
-    }
-  });
+std::vector<PackageFile> PackageWriter::finish(const PackageFacts& facts) {
   std::sort(files_.begin(), files_.end(),
             [](const PackageFile& a, const PackageFile& b) { return a.path < b.path; });
   const std::string text = package_json(facts, files_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct RowRun {
 };
 // Fills `rows`, already sized, with the codes (and scales) of a run.
 using FillRows = std::function<void(const RowRun& run, RowCodes& rows)>;
+// Looks at a run that was packed, on the thread that filled it, before it is written. index: its
+// place among row_runs().
+using CheckRun = std::function<void(std::size_t index, const RowRun& run,
+                                    std::span<const std::byte> packed, float gain)>;
 // One matrix's gain, for formats that have one.
 using GainOf = std::function<float(const std::string& name, int matrix)>;
 
@@ -45,21 +50,20 @@ class PackageWriter {
   const std::string& path() const { return folder_.path(); }
   ThreadPool& pool() { return pool_; }
 
-  // Gives every weight of `graph` (formats set) its file and offset, and writes all of them.
-  void write_weights(Graph& graph, const FillRows& fill, const GainOf& gain,
-                     const WorkProgress& progress);
+  // Gives every weight of `graph` (formats set) its file and offset.
+  void place_weights(Graph& graph);
+  // Writes all of them and hashes what is written on the way.
+  void write_weights(const Graph& graph, const FillRows& fill, const GainOf& gain,
+                     const CheckRun& check, const WorkProgress& progress);
   // A file of another package as it stands, under the hash that it is known by: linked, or copied
   // (and hashed on the way) where the file system does not link. Answers whether it was linked.
   bool link_file(const std::string& from, const PackageFile& file);
   void write_text(const std::string& name, const std::string& role, const std::string& text);
 
-  // Hashes the payload, writes package.json and renames the folder. Answers the files, as
-  // Package::files() would.
-  std::vector<PackageFile> finish(const PackageFacts& facts, const WorkProgress& progress);
+  // Writes package.json and renames the folder. Answers the files, as Package::files() would.
+  std::vector<PackageFile> finish(const PackageFacts& facts);
 
  private:
-  void place_weights(Graph& graph);
-
   AtomicFolder folder_;
   ThreadPool pool_;
   std::vector<PackageFile> files_;

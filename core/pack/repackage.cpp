@@ -113,7 +113,7 @@ ConvertFacts repackage(const ConvertOptions& options) {
   made.source = package->source();
   made.source_files = facts.source_files;
   made.options = facts.options;
-  facts.package_files = writer.finish(made, options.progress);
+  facts.package_files = writer.finish(made);
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   facts.has_draft_head = graph.draft.has_value();
   facts.n_draft_vocab = graph.draft ? graph.draft->vocab_ids.size() : 0;

@@ -53,36 +53,6 @@ void check_tensor_name(const std::string& path, std::string_view name) {
                                                name.size(), kNameBytesMax)));
 }
 
-std::string header_text(const std::string& path, const FileDescriptor& descriptor,
-                        std::uint64_t file_bytes) {
-  constexpr std::uint64_t kPrefix = 8;
-  std::byte start[512];
-  const auto n_start = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, sizeof start));
-  read_at(descriptor, path, 0, {start, n_start});
-  const bool plausible = n_start > kPrefix && start[kPrefix] == std::byte{'{'};
-  const std::string_view kind = looks_like({start, n_start});
-  if (!plausible && !kind.empty())
-    fail(path, fmt::format("looks like {}, expected safetensors", kind));
-  if (file_bytes < kPrefix) {
-    fail(path,
-         fmt::format("has {} bytes, expected a safetensors header of at least 8", file_bytes));
-  }
-  std::uint64_t n = 0;
-  std::memcpy(&n, start, sizeof n);
-  if (n > kHeaderBytesMax) {
-    fail(path, fmt::format("header length is {} at byte 0, expected at most {}; not safetensors", n,
-                           kHeaderBytesMax));
-  }
-  if (n > file_bytes - kPrefix) {
-    fail(path, fmt::format("header length is {} at byte 0, but only {} bytes follow; cut short", n,
-                           file_bytes - kPrefix));
-  }
-  if (!plausible || n < 2) fail(path, "header does not start with '{' at byte 8; not safetensors");
-  std::string text(n, '\0');
-  read_at(descriptor, path, kPrefix, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 Tensor read_entry(const std::string& path, std::string_view name, const JsonValue& entry,
                   std::uint64_t data_start, std::uint64_t data_bytes) {
   Tensor tensor;
@@ -291,10 +261,33 @@ bool is_mtp_name(std::string_view name) {
   return name.starts_with("mtp.");
 }
 
-std::vector<Tensor> read_safetensors_header(const std::string& path,
-                                            const FileDescriptor& descriptor,
-                                            std::uint64_t file_bytes, int file) {
-  const std::string text = header_text(path, descriptor, file_bytes);
+std::uint64_t safetensors_header_bytes(const std::string& path, std::span<const std::byte> start,
+                                       std::uint64_t file_bytes) {
+  constexpr std::uint64_t kPrefix = 8;
+  const bool plausible = start.size() > kPrefix && start[kPrefix] == std::byte{'{'};
+  const std::string_view kind = looks_like(start);
+  if (!plausible && !kind.empty())
+    fail(path, fmt::format("looks like {}, expected safetensors", kind));
+  if (file_bytes < kPrefix) {
+    fail(path,
+         fmt::format("has {} bytes, expected a safetensors header of at least 8", file_bytes));
+  }
+  std::uint64_t n = 0;
+  std::memcpy(&n, start.data(), sizeof n);
+  if (n > kHeaderBytesMax) {
+    fail(path, fmt::format("header length is {} at byte 0, expected at most {}; not safetensors", n,
+                           kHeaderBytesMax));
+  }
+  if (n > file_bytes - kPrefix) {
+    fail(path, fmt::format("header length is {} at byte 0, but only {} bytes follow; cut short", n,
+                           file_bytes - kPrefix));
+  }
+  if (!plausible || n < 2) fail(path, "header does not start with '{' at byte 8; not safetensors");
+  return n;
+}
+
+std::vector<Tensor> parse_safetensors_header(const std::string& path, std::string_view text,
+                                             std::uint64_t file_bytes, int file) {
   const std::uint64_t data_start = 8 + text.size();
   const JsonDocument header = JsonDocument::parse(path, text);
   std::vector<Tensor> tensors;
@@ -307,6 +300,17 @@ std::vector<Tensor> read_safetensors_header(const std::string& path,
   }
   check_cover(path, tensors, data_start, file_bytes);
   return tensors;
+}
+
+std::vector<Tensor> read_safetensors_header(const std::string& path,
+                                            const FileDescriptor& descriptor,
+                                            std::uint64_t file_bytes, int file) {
+  std::byte start[kStartBytes];
+  const auto n_start = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, sizeof start));
+  read_at(descriptor, path, 0, {start, n_start});
+  std::string text(safetensors_header_bytes(path, {start, n_start}, file_bytes), '\0');
+  read_at(descriptor, path, 8, std::as_writable_bytes(std::span(text)));
+  return parse_safetensors_header(path, text, file_bytes, file);
 }
 
 Checkpoint open_checkpoint(const std::string& path, bool without_mtp) {

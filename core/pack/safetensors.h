@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/file_map.h"
@@ -57,6 +59,13 @@ Checkpoint open_checkpoint(const std::string& path, bool without_mtp);
 std::vector<Tensor> read_safetensors_header(const std::string& path,
                                             const FileDescriptor& descriptor,
                                             std::uint64_t file_bytes, int file);
+// The same of bytes: how many the header takes after the first eight, by the file's first
+// kStartBytes (all of a shorter file), and what it says.
+inline constexpr std::uint64_t kStartBytes = 512;
+std::uint64_t safetensors_header_bytes(const std::string& path, std::span<const std::byte> start,
+                                       std::uint64_t file_bytes);
+std::vector<Tensor> parse_safetensors_header(const std::string& path, std::string_view header,
+                                             std::uint64_t file_bytes, int file);
 
 bool is_mtp_name(std::string_view tensor_name);
 

@@ -24,11 +24,17 @@ std::size_t first_not_finite(const std::byte* raw, std::size_t n, Word exponent)
     std::memcpy(&w, raw + i * sizeof(Word), sizeof w);
     return (w & exponent) == exponent;
   };
-  bool any = false;
-  for (std::size_t i = 0; i < n; ++i) any |= at(i);
-  if (!any) return n;
+  // An exponent of ones and its lowest bit carry into the top bit; OR of them makes vectors.
+  constexpr Word kTop = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+  const auto low = static_cast<Word>(exponent & (~exponent + 1u));
   std::size_t i = 0;
-  while (!at(i)) ++i;
+  for (; i + 64 <= n; i += 64) {
+    Word words[64], all = 0;
+    std::memcpy(words, raw + i * sizeof(Word), sizeof words);
+    for (const Word w : words) all = static_cast<Word>(all | ((w & exponent) + low));
+    if (all & kTop) break;
+  }
+  while (i < n && !at(i)) ++i;
   return i;
 }
 
@@ -169,11 +175,9 @@ void SourceRows::read(const RowRun& run, RawRows& raw) const {
   }
 }
 
-void SourceRows::fill(const RowRun& run, RowCodes& rows) const {
+void SourceRows::fill(const RowRun& run, const RawRows& raw, RowCodes& rows) const {
   const Binding& bound = binding(run);
   const Weight& w = *run.weight;
-  static thread_local RawRows raw;
-  read(run, raw);
   if (!raw.tensor) {
     std::fill(rows.codes.begin(), rows.codes.end(), std::byte{0});
     return;

@@ -44,14 +44,15 @@ class SourceRows {
   // RN(amax / 2688) of a matrix that measure() has seen.
   float g0(const std::string& weight, int matrix) const;
 
-  // Codes of a run; the weight's format may be the tensors' own, f32 for vectors, or one to
-  // quantise to. Throws Error(input) naming tensor and index of a NaN or an infinity. Any number of
-  // threads.
-  void fill(const RowRun& run, RowCodes& rows) const;
+  // A run's rows, every number finite: else Error(input) naming tensor and index. Any number of
+  // threads, each with its own `raw`; so is fill().
+  void read(const RowRun& run, RawRows& raw) const;
+  // Codes of a run that was read; the weight's format may be the tensors' own, f32 for vectors, or
+  // one to quantise to.
+  void fill(const RowRun& run, const RawRows& raw, RowCodes& rows) const;
   // The gain of a matrix (arithmetic.md §4). Throws Error(input) for a scale that has none.
   float gain(const std::string& weight, int matrix) const;
 
-  void read(const RowRun& run, RawRows& raw) const;
   const Binding& binding(const RowRun& run) const { return bound_->bindings.at(*run.name); }
 
  private:

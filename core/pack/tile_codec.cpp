@@ -181,21 +181,25 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
   const std::size_t row_bytes =
       static_cast<std::size_t>(rows.n_cols) * static_cast<std::size_t>(code);
   const int n_scales = rows.n_scales();
-  for (int r = 0; r < n; ++r) {
-    const auto source_row = static_cast<std::size_t>(first_row + r);
-    const std::byte* codes = rows.codes.data() + source_row * row_bytes;
-    const std::byte* scales =
-        rows.scales.data() + source_row * static_cast<std::size_t>(n_scales) *
-                                 static_cast<std::size_t>(scale_bytes(format));
-    if (form.n_cols > 0) {
-      pack_block_row(form, codes, scales, rows.n_cols, r, to);
-      continue;
-    }
-    for (int g = 0; g < groups; ++g) {
-      std::byte* at = to + static_cast<std::size_t>(g) * static_cast<std::size_t>(block);
+  const auto codes_of = [&](int r) {
+    return rows.codes.data() + static_cast<std::size_t>(first_row + r) * row_bytes;
+  };
+  const auto scales_of = [&](int r) {
+    return rows.scales.data() + static_cast<std::size_t>(first_row + r) *
+                                    static_cast<std::size_t>(n_scales) *
+                                    static_cast<std::size_t>(scale_bytes(format));
+  };
+  if (form.n_cols > 0) {
+    for (int r = 0; r < n; ++r) pack_block_row(form, codes_of(r), scales_of(r), rows.n_cols, r, to);
+    return;
+  }
+  // A block at a time: it stays in the first cache.
+  for (int g = 0; g < groups; ++g) {
+    std::byte* at = to + static_cast<std::size_t>(g) * static_cast<std::size_t>(block);
+    const int n_cols = std::min(kGroupCols, rows.n_cols - g * kGroupCols);
+    for (int r = 0; r < n; ++r) {
       const std::byte* group =
-          codes + static_cast<std::size_t>(g) * kGroupCols * static_cast<std::size_t>(code);
-      const int n_cols = std::min(kGroupCols, rows.n_cols - g * kGroupCols);
+          codes_of(r) + static_cast<std::size_t>(g) * kGroupCols * static_cast<std::size_t>(code);
       std::byte padded[kGroupCols * 4];
       if (n_cols < kGroupCols) {
         std::memset(padded, 0, sizeof padded);
@@ -204,14 +208,20 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
       }
       pack_group_row(format, group, r, at);
       if (format == Format::q8) {
-        std::memcpy(at + kQ8Scales + 2 * r, scales + 2 * g, 2);
+        std::memcpy(at + kQ8Scales + 2 * r, scales_of(r) + 2 * g, 2);
       } else if (format == Format::nvfp4) {
         for (int half = 0; half < 2 && 2 * g + half < n_scales; ++half) {
-          at[kNvfp4Scales + nvfp4_scale_index(r, half)] = scales[2 * g + half];
+          at[kNvfp4Scales + nvfp4_scale_index(r, half)] = scales_of(r)[2 * g + half];
         }
       }
     }
   }
+}
+
+std::uint32_t packed_place(Format format, int row, int column) {
+  const int element = format == Format::f32 ? 4 : 2;
+  const int pair = column / 8 * 128 + word_index(column % 8 / 2, row);
+  return static_cast<std::uint32_t>((2 * pair + column % 2) * element);
 }
 
 std::uint32_t packed_code(Format format, const std::byte* block, int row, int column) {
@@ -223,11 +233,9 @@ std::uint32_t packed_code(Format format, const std::byte* block, int row, int co
       return load<std::uint32_t>(block + word_index(t, row) * 4) >> (4 * p) & 15u;
     case Format::bf16:
     case Format::f16:
-      return load<std::uint16_t>(block + column / 8 * 512 + word_index(column % 8 / 2, row) * 4 +
-                                 column % 2 * 2);
+      return load<std::uint16_t>(block + packed_place(format, row, column));
     case Format::f32:
-      return load<std::uint32_t>(block + column / 8 * 1024 + word_index(column % 8 / 2, row) * 8 +
-                                 column % 2 * 4);
+      return load<std::uint32_t>(block + packed_place(format, row, column));
     default:
       return 0;
   }

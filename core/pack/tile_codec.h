@@ -63,6 +63,8 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to);
 // row < 32, column of the group < 32. Floats answer their bits, q8 its code as two's complement,
 // nvfp4 its nibble.
 std::uint32_t packed_code(Format format, const std::byte* block, int row, int column);
+// The same of a float format as the offset of its bytes in the block.
+std::uint32_t packed_place(Format format, int row, int column);
 std::uint32_t packed_scale(Format format, const std::byte* block, int row, int column);
 
 // Values of a row of a matrix that is packed at `data`, in float32, as the library that owns the

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -13,8 +12,6 @@
 #include "core/base/bits.h"
 #include "core/base/error.h"
 #include "core/base/exact_math.h"
-#include "core/base/interrupt.h"
-#include "core/pack/graph_walk.h"
 
 namespace bolt {
 namespace {
@@ -128,13 +125,7 @@ class RunCheck {
 
   void plain_row(int r) {
     if (w_.layout == Layout::tiles) {
-      // Widening is exact and one to one, so that floats differ where the codes do.
-      packed_row(w_.format, packed_, w_.n_cols, 1.0f, r, packed_values_.data());
-      for (int k = 0; k < w_.n_cols; ++k) {
-        const std::uint32_t is = float_bits(packed_values_[static_cast<std::size_t>(k)]);
-        const std::uint32_t should = float_bits(value(r, k));
-        if (is != should) differ(r, k, is, should);
-      }
+      tiled_row(r);
       return;
     }
     const bool own = tensor_ && binding_.transform == Transform::copy &&
@@ -149,6 +140,43 @@ class RunCheck {
       }
       const std::uint32_t is = found(r, k);
       if (is != should) differ(r, k, is, should);
+    }
+  }
+
+  // Floats in tiles are the tensor's own bits: compared two at a time, since each pair of columns
+  // lies together, and one at a time where those differ or a pair is cut.
+  template <class Bits, class Pair>
+  void tiled_bits(int r) {
+    std::uint32_t at[kGroupCols];
+    for (int c = 0; c < kGroupCols; ++c) {
+      at[c] = packed_place(w_.format, r % kTileRows, c);
+      require(c % 2 == 0 || at[c] == at[c - 1] + sizeof(Bits), "a pair of columns lies together");
+    }
+    const std::byte* from = raw_ + index(r, 0) * sizeof(Bits);
+    for (int k = 0; k < w_.n_cols; k += kGroupCols, from += kGroupCols * sizeof(Bits)) {
+      const std::byte* group = block(r, k);
+      Pair unequal = 0;
+      const int n = std::min(kGroupCols, w_.n_cols - k);
+      for (int c = 0; c + 1 < n; c += 2) {
+        Pair is, should;
+        std::memcpy(&is, group + at[c], sizeof is);
+        std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
+        unequal |= is ^ should;
+      }
+      if (unequal == 0 && n % 2 == 0) continue;
+      for (int c = 0; c < n; ++c) {
+        Bits is, should;
+        std::memcpy(&is, group + at[c], sizeof is);
+        std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
+        if (is != should) differ(r, k + c, is, should);
+      }
+    }
+  }
+  void tiled_row(int r) {
+    if (code_bytes(w_.format) == 4) {
+      tiled_bits<std::uint32_t, std::uint64_t>(r);
+    } else {
+      tiled_bits<std::uint16_t, std::uint32_t>(r);
     }
   }
 
@@ -229,83 +257,36 @@ class RunCheck {
   double squared_error_ = 0.0, squared_values_ = 0.0;
 };
 
-std::vector<std::pair<std::string, double>> relative_errors(
-    const std::vector<RowRun>& runs, const std::vector<std::pair<double, double>>& squares) {
-  std::map<std::string, std::pair<double, double>> sums;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (squares[i].second == 0.0) continue;
-    auto& sum = sums[*runs[i].name];
-    sum.first += squares[i].first;
-    sum.second += squares[i].second;
-  }
-  std::vector<std::pair<std::string, double>> errors;
-  for (const auto& [name, sum] : sums) errors.emplace_back(name, std::sqrt(sum.first / sum.second));
-  std::stable_sort(errors.begin(), errors.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  return errors;
-}
-
 }  // namespace
 
-Verified verify_payload(const std::string& folder, const Graph& graph, const SourceRows& source,
-                        ThreadPool& pool, const WorkProgress& progress) {
-  std::map<std::string, FileDescriptor> files;
-  std::uint64_t total = 0;
-  each_weight(graph, [&](const std::string&, const Weight& w) {
-    total += w.bytes;
-    if (files.contains(w.file)) return;
-    FileFacts facts;
-    files.emplace(w.file, open_regular_file(folder + "/" + w.file, facts));
-  });
-  std::vector<std::string> names;
-  const std::vector<RowRun> runs = row_runs(graph, names);
-  std::atomic<std::uint64_t> n_values{0}, n_quantised{0};
-  // By run, so that their sums have one order.
-  std::vector<std::pair<double, double>> squares(runs.size());
-  Meter meter(progress, "verifying", total);
-  pool.parallel_for(static_cast<int>(runs.size()), 1, [&](int begin, int end, int) {
-    RawRows raw;
-    std::vector<std::byte> packed;
-    for (int i = begin; i < end; ++i) {
-      check_interrupt();
-      const RowRun& run = runs[static_cast<std::size_t>(i)];
-      const Weight& w = *run.weight;
-      source.read(run, raw);
-      const std::uint64_t row_bytes =
-          w.layout == Layout::tiles ? packed_matrix_bytes(w.format, kTileRows, w.n_cols) / kTileRows
-                                    : static_cast<std::uint64_t>(w.n_cols) *
-                                          static_cast<std::uint64_t>(code_bytes(w.format));
-      const std::uint64_t n_rows = w.layout == Layout::tiles
-                                       ? static_cast<std::uint64_t>(n_tiles(run.n_rows)) * kTileRows
-                                       : static_cast<std::uint64_t>(run.n_rows);
-      packed.resize(n_rows * row_bytes);
-      read_at(files.at(w.file), folder + "/" + w.file,
-              w.offset + static_cast<std::uint64_t>(run.matrix) * w.matrix_bytes() +
-                  static_cast<std::uint64_t>(run.first_row) * row_bytes,
-              packed);
-      float gain = 1.0f;
-      if (has_gain(w.format)) {
-        read_at(files.at(w.file), folder + "/" + w.file,
-                w.gain_offset + 4 * static_cast<std::uint64_t>(run.matrix),
-                std::as_writable_bytes(std::span(&gain, 1)));
-      }
-      const bool quantised = is_integer(w.format) && !is_integer(source.binding(run).source);
-      if (quantised && has_gain(w.format) && gain != source.gain(*run.name, run.matrix)) {
-        throw Error(Exit::fault,
-                    fmt::format("verify: weight {} matrix {} has the gain {}, expected "
-                                "{}; nothing was written",
-                                *run.name, run.matrix, gain, source.gain(*run.name, run.matrix)));
-      }
-      RunCheck check(run, source.binding(run), raw, packed.data(), gain);
-      check.all();
-      squares[static_cast<std::size_t>(i)] = {check.squared_error(), check.squared_values()};
-      const auto n = static_cast<std::uint64_t>(run.n_rows) * static_cast<std::uint64_t>(w.n_cols);
-      n_values += n;
-      if (quantised) n_quantised += n;
-      meter.add(packed.size());
-    }
-  });
-  return {n_values, n_quantised, relative_errors(runs, squares)};
+void PayloadVerifier::check(std::size_t index, const RowRun& run, const RawRows& raw,
+                            std::span<const std::byte> packed, float gain) {
+  const Binding& binding = source_->binding(run);
+  RunCheck check(run, binding, raw, packed.data(), gain);
+  check.all();
+  squares_[index] = {check.squared_error(), check.squared_values()};
+  names_[index] = run.name;
+  const auto n =
+      static_cast<std::uint64_t>(run.n_rows) * static_cast<std::uint64_t>(run.weight->n_cols);
+  n_values_ += n;
+  if (is_integer(run.weight->format) && !is_integer(binding.source)) n_quantised_ += n;
+}
+
+Verified PayloadVerifier::result() const {
+  std::map<std::string, std::pair<double, double>> sums;
+  for (std::size_t i = 0; i < squares_.size(); ++i) {
+    if (squares_[i].second == 0.0) continue;
+    auto& sum = sums[*names_[i]];
+    sum.first += squares_[i].first;
+    sum.second += squares_[i].second;
+  }
+  Verified verified{n_values_, n_quantised_, {}};
+  for (const auto& [name, sum] : sums) {
+    verified.errors.emplace_back(name, std::sqrt(sum.first / sum.second));
+  }
+  std::stable_sort(verified.errors.begin(), verified.errors.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return verified;
 }
 
 }  // namespace bolt

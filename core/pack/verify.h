@@ -2,7 +2,9 @@
 // compared, bit for bit. Where the conversion quantised, the codes are computed again, another way.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +20,25 @@ struct Verified {
   std::vector<std::pair<std::string, double>> errors;
 };
 
-// Compares the payload files in `folder` with the checkpoint. Throws Error(fault) naming weight,
-// matrix, row and column of the first value that differs.
-Verified verify_payload(const std::string& folder, const Graph& graph, const SourceRows& source,
-                        ThreadPool& pool, const WorkProgress& progress);
+// Compares a graph's runs, each as it was packed, with what was read of the checkpoint for it.
+class PayloadVerifier {
+ public:
+  PayloadVerifier(const SourceRows& source, std::size_t n_runs)
+      : source_(&source), squares_(n_runs), names_(n_runs) {}
+
+  // Run `index` of the graph's. gain: of its matrix, 1 where the format has none. Throws
+  // Error(fault) naming weight, matrix, row and column of the first value that differs. Any number
+  // of threads, each run once.
+  void check(std::size_t index, const RowRun& run, const RawRows& raw,
+             std::span<const std::byte> packed, float gain);
+  Verified result() const;
+
+ private:
+  const SourceRows* source_;
+  std::atomic<std::uint64_t> n_values_{0}, n_quantised_{0};
+  // By run, so that their sums have one order.
+  std::vector<std::pair<double, double>> squares_;
+  std::vector<const std::string*> names_;
+};
 
 }  // namespace bolt

@@ -66,28 +66,37 @@ struct PreTokenizer::Cursor::Buffers {
   std::unique_ptr<pcre2_jit_stack, FreePcre2> stack;
 };
 
-PreTokenizer::PreTokenizer(std::string_view pattern, const std::string& name)
-    : compiled_(std::make_unique<Compiled>()) {
-  if (pattern != kLlama3 && pattern != kMistral) {
+PreTokenizer::Compiled PreTokenizer::compile(std::string_view pattern, const std::string& name) {
+  const std::string translated = for_pcre2(pattern);
+  Compiled compiled;
+  int error = 0;
+  PCRE2_SIZE error_at = 0;
+  compiled.code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
+                                    translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_DOTALL, &error,
+                                    &error_at, nullptr));
+  if (!compiled.code) {
+    throw Error(Exit::fault, fmt::format("{}: PCRE2 refuses the pre-tokenizer's pattern: {}", name,
+                                         pcre2_message(error)));
+  }
+  compiled.jit = pcre2_jit_compile(compiled.code.get(), PCRE2_JIT_COMPLETE) == 0;
+  return compiled;
+}
+
+// Each of the two patterns is compiled once a process: that takes as long as reading the tokenizer.
+PreTokenizer::PreTokenizer(std::string_view pattern, const std::string& name) {
+  if (pattern == kLlama3) {
+    static const Compiled llama3 = compile(kLlama3, name);
+    compiled_ = &llama3;
+  } else if (pattern == kMistral) {
+    static const Compiled mistral = compile(kMistral, name);
+    compiled_ = &mistral;
+  } else {
     throw Error(Exit::input,
                 fmt::format("{}: the pre-tokenizer's pattern is not one that bolt knows (Llama 3's "
                             "or Mistral's); this tokenizer is not supported",
                             name));
   }
-  const std::string translated = for_pcre2(pattern);
-  int error = 0;
-  PCRE2_SIZE error_at = 0;
-  compiled_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
-                                      translated.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_DOTALL,
-                                      &error, &error_at, nullptr));
-  if (!compiled_->code) {
-    throw Error(Exit::fault, fmt::format("{}: PCRE2 refuses the pre-tokenizer's pattern: {}", name,
-                                         pcre2_message(error)));
-  }
-  compiled_->jit = pcre2_jit_compile(compiled_->code.get(), PCRE2_JIT_COMPLETE) == 0;
 }
-
-PreTokenizer::~PreTokenizer() = default;
 
 PreTokenizer::Cursor::Cursor(const PreTokenizer& pre_tokenizer, std::string_view text)
     : pre_tokenizer_(&pre_tokenizer), buffers_(std::make_unique<Buffers>()), text_(text) {

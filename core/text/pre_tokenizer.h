@@ -13,7 +13,6 @@ class PreTokenizer {
   // `pattern` as tokenizer.json writes it. Two are known (Llama 3's and Mistral's); any other
   // throws Error(input) that starts with `name`, since another regex engine may read it otherwise.
   PreTokenizer(std::string_view pattern, const std::string& name);
-  ~PreTokenizer();
   PreTokenizer(const PreTokenizer&) = delete;
   PreTokenizer& operator=(const PreTokenizer&) = delete;
 
@@ -41,7 +40,8 @@ class PreTokenizer {
 
  private:
   struct Compiled;
-  std::unique_ptr<Compiled> compiled_;
+  static Compiled compile(std::string_view pattern, const std::string& name);
+  const Compiled* compiled_;
 };
 
 }  // namespace bolt

@@ -1,16 +1,14 @@
 // libFuzzer target: a GGUF file, its header, tokenizer, template and configuration.
 #include "core/base/error.h"
-#include "core/pack/fuzz/memory_file.h"
 #include "core/pack/gguf_model.h"
 #include "core/pack/source_blocks.h"
 #include "core/text/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static bolt::MemoryFile file("input.gguf");
-  const bolt::FileFacts facts = file.fill(data, size);
+  const std::string name = "input.gguf";
   try {
     bolt::GgufCheckpoint opened;
-    bolt::GgufFile read = bolt::read_gguf(file.name(), file.descriptor(), facts, 0);
+    bolt::GgufFile read = bolt::parse_gguf(name, {reinterpret_cast<const char*>(data), size}, 0);
     for (const bolt::Tensor& tensor : read.tensors) {
       if (tensor.offset > size || tensor.bytes > size - tensor.offset) std::abort();
       opened.checkpoint.tensors.emplace(tensor.name, tensor);
@@ -29,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     opened.metadata = std::move(read.metadata);
     const std::string json = bolt::gguf_tokenizer_json(opened.metadata);
-    const auto tokenizer = bolt::Tokenizer::from_json(json, file.name());
+    const auto tokenizer = bolt::Tokenizer::from_json(json, name);
     (void)bolt::read_gguf_config(opened, *tokenizer);
     (void)bolt::gguf_template(opened.metadata);
   } catch (const bolt::Error& error) {
