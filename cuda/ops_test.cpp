@@ -14,7 +14,7 @@
 namespace bolt::cuda {
 namespace {
 
-constexpr int kRepeats = 5;
+const int kRepeats = is_brief() ? 2 : 5;
 constexpr Format kFormats[] = {Format::f32,    Format::bf16,    Format::f16,  Format::q8,
                                Format::nvfp4,  Format::fp8,     Format::q4_0, Format::q4_1,
                                Format::q5_0,   Format::q5_1,    Format::q2_k, Format::q3_k,
@@ -69,12 +69,14 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
   };
   for (const Format format : kFormats) {
     for (const Shape shape : {Shape{64, 512}, {33, 40}, {7, 24}, {100, 300}, {256, 2048}}) {
+      if (!is_mine()) continue;
       const SyntheticWeight w = synthetic_weight(format, 1, shape.n, shape.k, 11);
       const Weight on_device = g.copies.put(w.weight);
       std::vector<int> counts{40, 64, 100, 129, 512, 513};
       for (int r = 1; r <= 33; ++r) counts.push_back(r);
       for (const int n_rows : counts) {
         if (shape.n > 200 && n_rows > 9 && n_rows % 8 != 1) continue;
+        if (is_brief() && n_rows > 5 && n_rows % 8 > 1 && n_rows != 100) continue;
         std::vector<float> x = planted_floats(5, n_rows * shape.k);
         if (n_rows > 5) x = with_nonfinite(std::move(x), shape.k, 2);
         DeviceCopies copies;
@@ -129,6 +131,7 @@ TEST_CASE("linear: prompt chunks against wide matrices, alone and among others")
                           {65, 2688, 384},
                           {600, 128, 384}}) {
       if (is_block(format) && s.n > 3000) continue;  // one kernel serves them all
+      if (!is_mine()) continue;
       DeviceCopies copies;
       const SyntheticWeight w = synthetic_weight(format, 1, s.n, s.k, 17);
       const Weight on_device = copies.put(w.weight);
@@ -164,6 +167,7 @@ TEST_CASE("linear: very long rows") {
   constexpr int kCols = 33056;
   const auto operand_host = g.host.operand(9, kCols), operand_device = g.device.operand(9, kCols);
   for (const Format format : kFormats) {
+    if (!is_mine()) continue;
     const SyntheticWeight w = synthetic_weight(format, 1, 40, kCols, 41);
     const Weight on_device = g.copies.put(w.weight);
     for (const int n_rows : {1, 2, 4, 9}) {
@@ -284,6 +288,7 @@ TEST_CASE("mamba: windows, chunks, rejections; state read on both sides") {
                         {8, 64, 128, 8, 4},
                         {2, 20, 40, 2, 3},
                         {4, 64, 256, 2, 4}}) {
+    if (!is_mine()) continue;
     DeviceCopies copies;
     MambaModel model(copies, s.heads, s.dim, s.state, s.groups, s.taps);
     const auto host_cache = g.host.mamba_cache(model.host, 2),
@@ -342,6 +347,7 @@ TEST_CASE("attention: tiles, spans, page order, every head shape") {
   };
   for (const Shape s :
        {Shape{4, 1, 128}, {32, 2, 128}, {6, 3, 64}, {5, 1, 80}, {2, 2, 20}, {4, 2, 192}}) {
+    if (!is_mine()) continue;
     Attention node;
     node.n_heads = s.heads, node.n_kv_heads = s.kv, node.head_dim = s.dim;
     constexpr int kPages = 20;
@@ -428,6 +434,7 @@ TEST_CASE("attention: several sequences a call, padding rows, marks") {
                         {64, 1, 32},
                         {6, 3, 64},
                         {4, 4, 192}}) {
+    if (!is_mine()) continue;
     Attention node;
     node.n_heads = s.heads, node.n_kv_heads = s.kv, node.head_dim = s.dim;
     constexpr int kPages = 24;
@@ -551,6 +558,7 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
                           {32, 6, 4, 2, 96, 72, false},
                           {8, 8, 8, 8, 40, 33, true},
                           {128, 6, 1, 1, 64, 64, true}}) {
+      if (!is_mine()) continue;
       Moe host;
       host.n_experts = s.experts, host.top_k = s.top_k, host.n_router_groups = s.groups;
       host.top_k_groups = s.kept, host.norm_top_k = s.norm, host.scaling_factor = 2.5f,
@@ -612,6 +620,7 @@ TEST_CASE("a whole mixture-of-experts layer: norm, shared expert, latents, resid
                           {200, 40, 3, 4, 2, 33, 100, 0},
                           {288, 32, 5, 1, 1, 64, 224, 128},
                           {2720, 8, 2, 1, 1, 544, 96, 0}}) {
+      if (!is_mine()) continue;
       DeviceCopies weights;
       std::vector<SyntheticWeight> owned;
       owned.reserve(9);
@@ -692,13 +701,14 @@ TEST_CASE("linears at once: one operand, quantised outputs") {
   Ground g;
   for (const Format format : {Format::q8, Format::nvfp4, Format::bf16, Format::fp8, Format::q2_k}) {
     for (const int k : {300, 2688}) {
+      if (!is_mine()) continue;
       DeviceCopies weights;
       const SyntheticWeight a = synthetic_weight(format, 1, 320, k, 31),
                             b = synthetic_weight(format, 1, 70, k, 32),
                             c = synthetic_weight(Format::q8, 1, 48, 320, 33);
       const Weight a_device = weights.put(a.weight), b_device = weights.put(b.weight),
                    c_device = weights.put(c.weight);
-      for (int n_rows = 1; n_rows <= 34; ++n_rows) {
+      for (int n_rows = 1; n_rows <= 34; n_rows += is_brief() && n_rows > 4 ? 7 : 1) {
         DeviceCopies copies;
         const BothRows x(copies, planted_floats(34, n_rows * k), n_rows, k);
         const BothRows wide = BothRows::poisoned(copies, n_rows, 320),
@@ -794,6 +804,7 @@ TEST_CASE("sample: filters, ties, temperatures, draft vocabularies, 1..32 rows")
   constexpr int kRows = 32;
   int call = 0;
   for (const int n_cols : {50, 3200, 4096, 4097, 9001, 131072}) {
+    if (!is_mine()) continue;
     DeviceCopies copies;
     const BothRows rows(copies, awkward_logits(kRows, n_cols), kRows, n_cols);
     // No draft vocabulary, an ascending one, one in any order.
@@ -810,6 +821,7 @@ TEST_CASE("sample: filters, ties, temperatures, draft vocabularies, 1..32 rows")
         for (const float top_p : {1.0f, 0.9f, 0.0f}) {
           for (const float min_p : {0.0f, 0.1f}) {
             ++call;
+            if (is_brief() && call % 7 != n_cols % 7) continue;
             const int* vocab = vocabs[call % 3];
             const int n_rows = call % 4 == 0 ? kRows : 1 + call * 7 % kRows;
             const int first_row = (kRows - n_rows) / 2;

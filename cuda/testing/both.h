@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "core/ops/host.h"
@@ -12,6 +15,25 @@
 #include "cuda/ops.h"
 
 namespace bolt::cuda {
+
+// How much of the suite a process runs: all of it; with BOLT_TEST_BRIEF=1 what reaches every
+// kernel, for tools that slow it down a hundredfold; with BOLT_TEST_SHARD=K/N every N-th part of
+// that, so that N processes share it.
+inline bool is_brief() {
+  static const bool brief = std::getenv("BOLT_TEST_BRIEF") != nullptr;
+  return brief;
+}
+// Whether the next part is this process's.
+inline bool is_mine() {
+  static const std::pair<int, int> shard = [] {
+    std::pair<int, int> s{0, 1};
+    const char* text = std::getenv("BOLT_TEST_SHARD");
+    if (text != nullptr) REQUIRE(std::sscanf(text, "%d/%d", &s.first, &s.second) == 2);
+    return s;
+  }();
+  static int part = 0;
+  return part++ % shard.second == shard.first;
+}
 
 // A copy that is there when this returns: cudaMemcpy alone may return while a small one from
 // pageable memory is still on its way, and the ops' stream does not wait for it.

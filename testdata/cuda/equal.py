@@ -25,7 +25,7 @@ WAYS = [["--draft", "off"], ["--draft", "auto"], ["--draft", "mtp", "--drafts", 
         ["--draft", "auto", "--window", "5", "--chunk", "7", "--no-graphs"],
         ["--draft", "off", "--chunk", "512"], ["--draft", "copy", "--no-graphs"]]
 SAMPLINGS = [["--temp", "0"], ["--temp", "0.8", "--top-p", "0.95", "--top-k", "40", "-s", "7"],
-             ["--temp", "1.1", "-s", "9"]]
+             ["--temp", "2", "-s", "9"]]
 
 
 def golden_ids():
@@ -86,7 +86,7 @@ def main():
                 ways = WAYS[:2] + [WAYS[2 + len(jobs) % (len(WAYS) - 2)]]  # the others in turn
                 jobs += [(key, " ".join(way), [*prompt, *sampling, "--device", args.device, *way])
                          for way in (WAYS if args.all else ways)]
-            jobs.append(((name, "control"), "cpu", [*prompt, "--temp", "1.1", "-s", "10", "--device",
+            jobs.append(((name, "control"), "cpu", [*prompt, "--temp", "2", "-s", "10", "--device",
                                                     args.device, "--draft", "off"]))
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             digests = list(pool.map(lambda job: digest(job[0][0], job[2]), jobs))
