@@ -10,6 +10,6 @@ endforeach()
 string(SHA256 sources "${lines}")
 file(STRINGS ${ROOT}/cuda/resources.txt first LIMIT_COUNT 1)
 if(NOT first STREQUAL "# sources ${sources}")
-  message(FATAL_ERROR "cuda/resources.txt is of other sources: run `cuda/resources.py --write 80 90` "
-                      "and read what changed")
+  message(FATAL_ERROR "cuda/resources.txt is of other sources: run `cuda/resources.py "
+                      "--write 80 86 89 90 100 120` and read what changed")
 endif()
