@@ -340,6 +340,11 @@ TEST_CASE("convert: tensors absent, of another shape or dtype, twice, or left ov
   wrong[3].bytes.append(wrong[3].bytes.size() / static_cast<std::size_t>(wrong[3].shape.back() - 1),
                         '\0');
   CHECK(conversion(spec, wrong).says("tensor " + wrong[3].name + " is"));
+  // Legal in a file, but the model needs its numbers (case 71).
+  wrong = tensors;
+  wrong[3].shape.assign(1, 0);
+  wrong[3].bytes.clear();
+  CHECK(conversion(spec, wrong).says("tensor " + wrong[3].name + " is"));
   wrong = tensors;
   wrong[0].dtype = "I16";
   CHECK(conversion(spec, wrong).says("expected BF16, F16 or F32"));

@@ -9,6 +9,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "core/base/file_map.h"
 #include "core/base/output.h"
@@ -99,6 +101,28 @@ TEST_CASE("package: what was written is what is opened") {
     CHECK(w.offset % 4096 == 0);
     CHECK(reinterpret_cast<std::uintptr_t>(w.data) % 4096 == 0);
   });
+}
+
+TEST_CASE("package: weights are read where their files are mapped, each once for all who use it") {
+  Editable p;
+  const auto package = Package::open(p.path, {.n_threads = 1, .use_hash_cache = false});
+  std::map<std::string, const std::byte*> bases;
+  std::set<const std::byte*> places;
+  each_weight(package->graph(), [&](const std::string& name, const Weight& w) {
+    CAPTURE(name);
+    CHECK(bases.emplace(w.file, w.data - w.offset).first->second == w.data - w.offset);
+    CHECK(places.insert(w.data).second);
+    // The draft head computes with the model's embedding and head.
+    CHECK(name != "draft.embedding");
+    CHECK(name != "draft.lm_head");
+  });
+  std::uint64_t payload = 0, mapped = 0;
+  for (const PackageFile& file : package->files())
+    payload += file.role == "payload" ? file.bytes : 0;
+  each_weight(package->graph(), [&](const std::string&, const Weight& w) { mapped += w.bytes; });
+  // Nothing but the gaps up to a page after each weight is in the payload besides.
+  CHECK(mapped <= payload);
+  CHECK(payload - mapped < places.size() * 4096);
 }
 
 TEST_CASE("package: a payload hashed behind its reader is refused before anything is said of it") {

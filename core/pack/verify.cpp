@@ -78,6 +78,14 @@ class RunCheck {
         packed_values_(static_cast<std::size_t>(w_.n_cols)) {}
 
   void all() {
+    if (binding_.source == w_.format && !is_integer(w_.format) && w_.layout == Layout::tiles) {
+      if (code_bytes(w_.format) == 4) {
+        tiled_bits<std::uint32_t, std::uint64_t>();
+      } else {
+        tiled_bits<std::uint16_t, std::uint32_t>();
+      }
+      return;
+    }
     std::vector<float> values(static_cast<std::size_t>(w_.n_cols));
     for (int r = 0; r < run_.n_rows; ++r) {
       if (is_integer(binding_.source)) {
@@ -125,7 +133,13 @@ class RunCheck {
 
   void plain_row(int r) {
     if (w_.layout == Layout::tiles) {
-      tiled_row(r);
+      // Widened: exact and one to one, so that floats differ where the codes do.
+      packed_row(w_.format, packed_, w_.n_cols, 1.0f, r, packed_values_.data());
+      for (int k = 0; k < w_.n_cols; ++k) {
+        const std::uint32_t is = float_bits(packed_values_[static_cast<std::size_t>(k)]);
+        const std::uint32_t should = float_bits(value(r, k));
+        if (is != should) differ(r, k, is, should);
+      }
       return;
     }
     const bool own = tensor_ && binding_.transform == Transform::copy &&
@@ -144,39 +158,42 @@ class RunCheck {
   }
 
   // Floats in tiles are the tensor's own bits: compared two at a time, since each pair of columns
-  // lies together, and one at a time where those differ or a pair is cut.
+  // lies together, and one at a time where those differ or a pair is cut. Block by block, so that a
+  // block stays in the first cache.
   template <class Bits, class Pair>
-  void tiled_bits(int r) {
-    std::uint32_t at[kGroupCols];
-    for (int c = 0; c < kGroupCols; ++c) {
-      at[c] = packed_place(w_.format, r % kTileRows, c);
-      require(c % 2 == 0 || at[c] == at[c - 1] + sizeof(Bits), "a pair of columns lies together");
-    }
-    const std::byte* from = raw_ + index(r, 0) * sizeof(Bits);
-    for (int k = 0; k < w_.n_cols; k += kGroupCols, from += kGroupCols * sizeof(Bits)) {
-      const std::byte* group = block(r, k);
-      Pair unequal = 0;
-      const int n = std::min(kGroupCols, w_.n_cols - k);
-      for (int c = 0; c + 1 < n; c += 2) {
-        Pair is, should;
-        std::memcpy(&is, group + at[c], sizeof is);
-        std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
-        unequal |= is ^ should;
-      }
-      if (unequal == 0 && n % 2 == 0) continue;
-      for (int c = 0; c < n; ++c) {
-        Bits is, should;
-        std::memcpy(&is, group + at[c], sizeof is);
-        std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
-        if (is != should) differ(r, k + c, is, should);
+  void tiled_bits() {
+    std::uint32_t at[kTileRows][kGroupCols];
+    for (int row = 0; row < kTileRows; ++row) {
+      for (int c = 0; c < kGroupCols; ++c) {
+        at[row][c] = packed_place(w_.format, row, c);
+        require(c % 2 == 0 || at[row][c] == at[row][c - 1] + sizeof(Bits),
+                "a pair of columns lies together");
       }
     }
-  }
-  void tiled_row(int r) {
-    if (code_bytes(w_.format) == 4) {
-      tiled_bits<std::uint32_t, std::uint64_t>(r);
-    } else {
-      tiled_bits<std::uint16_t, std::uint32_t>(r);
+    for (int tile = 0; tile < run_.n_rows; tile += kTileRows) {
+      const int end = std::min(run_.n_rows, tile + kTileRows);
+      for (int k = 0; k < w_.n_cols; k += kGroupCols) {
+        const std::byte* group = block(tile, k);
+        const int n = std::min(kGroupCols, w_.n_cols - k);
+        for (int r = tile; r < end; ++r) {
+          const std::byte* from = raw_ + index(r, k) * sizeof(Bits);
+          const std::uint32_t* places = at[r - tile];
+          Pair unequal = 0;
+          for (int c = 0; c + 1 < n; c += 2) {
+            Pair is, should;
+            std::memcpy(&is, group + places[c], sizeof is);
+            std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
+            unequal |= is ^ should;
+          }
+          if (unequal == 0 && n % 2 == 0) continue;
+          for (int c = 0; c < n; ++c) {
+            Bits is, should;
+            std::memcpy(&is, group + places[c], sizeof is);
+            std::memcpy(&should, from + static_cast<std::size_t>(c) * sizeof(Bits), sizeof should);
+            if (is != should) differ(r, k + c, is, should);
+          }
+        }
+      }
     }
   }
 
