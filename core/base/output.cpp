@@ -245,12 +245,16 @@ AtomicFolder::~AtomicFolder() {
   if (!done_) remove_tree(temporary_);
 }
 
-void AtomicFolder::commit() {
+void AtomicFolder::sync() const {
   for (const auto& entry : std::filesystem::directory_iterator(temporary_)) {
     const std::string path = entry.path().string();
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file || ::fsync(file.get()) != 0) fail(path, "cannot sync");
   }
+}
+
+void AtomicFolder::commit() {
+  sync();
   sync_folder(temporary_);
   // Another writer may make the target between the question and the rename: then it is replaced.
   if (replace_ && !path_exists(target_) &&

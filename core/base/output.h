@@ -77,6 +77,8 @@ class AtomicFolder {
 
   const std::string& path() const { return temporary_; }
   std::string file(std::string_view name) const { return temporary_ + "/" + std::string(name); }
+  // Sends what is in the folder to the disk, so that commit() finds little to do. From any thread.
+  void sync() const;
   // Syncs every file and both folders, renames; a replaced folder is removed after the exchange.
   void commit();
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <memory>
 
 #include "core/base/contract.h"
@@ -297,8 +298,11 @@ ConvertFacts convert(const ConvertOptions& options) {
     facts.n_verified_quantised = verified.n_quantised;
     facts.errors = verified.errors;
   }
+  // The disk writes while the source is hashed.
+  std::future<void> synced = std::async(std::launch::async, [&] { writer.sync(); });
   facts.source_files = hash_sources(checkpoint, writer.pool(), options.progress);
   check_unchanged(checkpoint);
+  synced.get();
   writer.write_text("graph.json", "graph", graph_json(bound.graph));
   writer.write_text("config.json", "config", config_json(bound.facts, config.model));
   writer.write_text("tokenizer.json", "tokenizer", tokenizer);

@@ -22,7 +22,8 @@
 namespace bolt {
 namespace {
 
-constexpr std::uint64_t kRunBytes = 1 << 20;
+// A run as it is read, as codes and packed fits a core's second cache.
+constexpr std::uint64_t kRunBytes = 1 << 18;
 constexpr std::uint64_t kGainAlignment = 64;
 
 std::uint64_t aligned(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
@@ -385,7 +386,7 @@ std::string package_json(const PackageFacts& facts, const std::vector<PackageFil
 std::string sha256_of_file(const std::string& path) {
   FileFacts facts;
   const FileDescriptor file = open_regular_file(path, facts);
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(facts.bytes, 1 << 20));
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(facts.bytes, kRunBytes));
   Sha256 sha;
   for (std::uint64_t at = 0; at < facts.bytes; at += buffer.size()) {
     check_interrupt();

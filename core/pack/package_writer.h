@@ -55,6 +55,8 @@ class PackageWriter {
   // Writes all of them and hashes what is written on the way.
   void write_weights(const Graph& graph, const FillRows& fill, const GainOf& gain,
                      const CheckRun& check, const WorkProgress& progress);
+  // Sends what is written so far to the disk; a thread may, while the caller does something else.
+  void sync() const { folder_.sync(); }
   // A file of another package as it stands, under the hash that it is known by: linked, or copied
   // (and hashed on the way) where the file system does not link. Answers whether it was linked.
   bool link_file(const std::string& from, const PackageFile& file);
@@ -69,7 +71,7 @@ class PackageWriter {
   std::vector<PackageFile> files_;
 };
 
-// Cuts every weight of `graph` into runs of about a MiB, in order.
+// Cuts every weight of `graph` into runs of about 256 KiB, in order.
 std::vector<RowRun> row_runs(const Graph& graph, std::vector<std::string>& names);
 
 // package.json's text; its last member is the SHA-256 of all bytes before that member's line.

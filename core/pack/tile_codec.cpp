@@ -79,6 +79,26 @@ void pack_group_row(Format format, const std::byte* codes, int row, std::byte* b
   }
 }
 
+// A group of four rows of bf16 or f16, 4 quad to 4 quad + 3 of the tile: a chunk of 16 bytes holds
+// one word of each, so this is four transpositions of four words by four.
+void pack_quad(const std::byte* const (&rows)[4], int quad, std::byte* block) {
+  using Words = std::uint32_t __attribute__((vector_size(16)));
+  for (int plane = 0; plane < 4; ++plane) {
+    Words r[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&r[i], rows[i] + 16 * plane, sizeof r[i]);
+    const Words a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
+                b = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
+                c = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5),
+                d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    const Words lanes[4] = {
+        __builtin_shufflevector(a, c, 0, 1, 4, 5), __builtin_shufflevector(a, c, 2, 3, 6, 7),
+        __builtin_shufflevector(b, d, 0, 1, 4, 5), __builtin_shufflevector(b, d, 2, 3, 6, 7)};
+    for (int t = 0; t < 4; ++t) {
+      std::memcpy(block + plane * 512 + word_index(t, 4 * quad) * 4, &lanes[t], sizeof lanes[t]);
+    }
+  }
+}
+
 // One row of a group of a BlockForm: its planes, word by word. The block was zero.
 void pack_planes(const BlockForm& form, const std::byte* codes, int row, std::byte* group) {
   std::uint32_t bits = 0;
@@ -176,8 +196,11 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
   const Format format = rows.format;
   const int groups = n_groups(rows.n_cols), block = block_bytes(format), code = code_bytes(format);
   const BlockForm form = block_form(format);
-  std::memset(to, 0, tile_bytes(format, rows.n_cols));
   const int n = std::min(kTileRows, rows.n_rows - first_row);
+  const bool halves = format == Format::bf16 || format == Format::f16;
+  if (!halves || n < kTileRows || rows.n_cols % kGroupCols != 0) {
+    std::memset(to, 0, tile_bytes(format, rows.n_cols));
+  }
   const std::size_t row_bytes =
       static_cast<std::size_t>(rows.n_cols) * static_cast<std::size_t>(code);
   const int n_scales = rows.n_scales();
@@ -197,7 +220,13 @@ void pack_tile(const RowCodes& rows, int first_row, std::byte* to) {
   for (int g = 0; g < groups; ++g) {
     std::byte* at = to + static_cast<std::size_t>(g) * static_cast<std::size_t>(block);
     const int n_cols = std::min(kGroupCols, rows.n_cols - g * kGroupCols);
-    for (int r = 0; r < n; ++r) {
+    int r = 0;
+    for (; halves && n_cols == kGroupCols && r + 4 <= n; r += 4) {
+      const std::byte* quad[4];
+      for (int i = 0; i < 4; ++i) quad[i] = codes_of(r + i) + g * kGroupCols * 2;
+      pack_quad(quad, r / 4, at);
+    }
+    for (; r < n; ++r) {
       const std::byte* group =
           codes_of(r) + static_cast<std::size_t>(g) * kGroupCols * static_cast<std::size_t>(code);
       std::byte padded[kGroupCols * 4];
