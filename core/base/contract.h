@@ -7,6 +7,6 @@ namespace bolt {
 inline constexpr const char* kContractId = "bolt-exact/1";
 // SHA-256 (hex) over all ops' test vectors, as `bolt --version --json` computes it.
 inline constexpr const char* kContractSha256 =
-    "3ca178bc50067e5832ddb50dde65fa9aab7b90b8152d53829b543cf222c9498e";
+    "c8f757a3843aa4183bfd9635cb3b5f31229e5cbc24f7f97a157777fef0ad76ce";
 
 }  // namespace bolt

@@ -30,8 +30,10 @@ std::unique_ptr<Package> converted(const std::string& source, const std::string&
 }
 
 // Answers to the golden prompts, and how many are the float64 reference's.
-std::vector<Answer> answers(const Package& package, int& n_golden) {
+std::vector<Answer> answers(const Package& package, int& n_golden,
+                            int device = testing::test_device()) {
   EngineOptions options;
+  options.device = device;
   options.n_threads = 2;
   options.context = 2048;
   const auto engine = Engine::open(package, options);
@@ -112,8 +114,9 @@ TEST_CASE("routes: Q8_0, Q5_0, Q4_0, ModelOpt's FP8 and NVFP4 answer") {
     const auto& mamba = std::get<Mamba2>(package->graph().layers.front().mixer);
     CHECK(mamba.in_proj.format == route.format);
     int n_golden = 0;
-    answers(*package, n_golden);
+    const std::vector<Answer> all = answers(*package, n_golden);
     CHECK_MESSAGE(n_golden == route.n_golden, route.name, ": ", n_golden, " of 24");
+    if (testing::test_device() >= 0) CHECK(answers(*package, n_golden, -1) == all);
   }
 }
 

@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "core/engine/testing/sample.h"
 #include "core/pack/convert.h"
+#include "core/pack/graph_walk.h"
 #include "core/pack/testing/tiny_checkpoint.h"
 #include "core/pack/tile_codec.h"
 
@@ -34,6 +36,39 @@ Request request_of(int n_prompt, int n_vocab, float temperature) {
   return request;
 }
 
+// Whatever is run how, and where: the CPU's ordinary reply.
+void check_package(const Package& package, const std::string& label) {
+  const auto host = Engine::open(package, host_options());
+  const auto on_host = host->new_sequence();
+  for (const float temperature : {0.0f, 0.9f}) {
+    const Request request = request_of(133, package.config().n_tokens, temperature);
+    const Answer plain = answer(*host, *on_host, request);
+    const auto check = [&](EngineOptions options, DraftOptions draft, double rate) {
+      options.device = testing::test_device();
+      const auto engine = Engine::open(package, options);
+      const auto sequence = engine->new_sequence();
+      Request drafted = request;
+      drafted.draft = draft;
+      if (rate > 0) drafted.script = std::make_shared<Script>(Script{plain.ids, rate, 3});
+      for (int turn = 0; turn < 2; ++turn) {  // a sequence that starts over keeps nothing
+        CHECK_MESSAGE(answer(*engine, *sequence, drafted) == plain, label, ", temperature ",
+                      temperature, ", drafts ", draft.drafts, ", turn ", turn);
+      }
+    };
+    EngineOptions options = host_options();
+    check(options, {Source::off, -1}, 0);
+    options.chunk_rows = 7;
+    options.n_threads = 2;
+    check(options, {Source::automatic, 31}, 0.85);
+    options.window_rows = 5;
+    options.graphs = false;
+    check(options, {Source::mtp, 4}, 0);
+  }
+  // Control: another prompt's logits are told apart.
+  CHECK_FALSE(answer(*host, *on_host, request_of(132, package.config().n_tokens, 0.0f)) ==
+              answer(*host, *on_host, request_of(133, package.config().n_tokens, 0.0f)));
+}
+
 TEST_CASE("shapes: chunks, windows, drafts, graphs and device change no bit of a tiny model") {
   const testing::TemporaryFolder folder;
   int n_packages = 0;
@@ -52,39 +87,30 @@ TEST_CASE("shapes: chunks, windows, drafts, graphs and device change no bit of a
       convert(convert_options);
       const auto package =
           Package::open(convert_options.target, {.n_threads = 1, .use_hash_cache = false});
-      const auto host = Engine::open(*package, host_options());
-      const auto on_host = host->new_sequence();
-      for (const float temperature : {0.0f, 0.9f}) {
-        const Request request = request_of(133, package->config().n_tokens, temperature);
-        const Answer plain = answer(*host, *on_host, request);
-        const auto check = [&](EngineOptions options, DraftOptions draft, double rate) {
-          options.device = testing::test_device();
-          const auto engine = Engine::open(*package, options);
-          const auto sequence = engine->new_sequence();
-          Request drafted = request;
-          drafted.draft = draft;
-          if (rate > 0) drafted.script = std::make_shared<Script>(Script{plain.ids, rate, 3});
-          for (int turn = 0; turn < 2; ++turn) {  // a sequence that starts over keeps nothing
-            CHECK_MESSAGE(answer(*engine, *sequence, drafted) == plain, shape.name, ", ",
-                          quant ? format_name(*quant) : "as it is", ", temperature ", temperature,
-                          ", drafts ", draft.drafts, ", turn ", turn);
-          }
-        };
-        EngineOptions options = host_options();
-        check(options, {Source::off, -1}, 0);
-        options.chunk_rows = 7;
-        options.n_threads = 2;
-        check(options, {Source::automatic, 31}, 0.85);
-        options.window_rows = 5;
-        options.graphs = false;
-        check(options, {Source::mtp, 4}, 0);
-      }
-      // Control: another prompt's logits are told apart.
-      CHECK_FALSE(answer(*host, *on_host, request_of(132, package->config().n_tokens, 0.0f)) ==
-                  answer(*host, *on_host, request_of(133, package->config().n_tokens, 0.0f)));
+      check_package(*package,
+                    std::string(shape.name) + ", " + (quant ? format_name(*quant) : "as it is"));
     }
     std::filesystem::remove_all(folder / "checkpoint");
   }
+}
+
+TEST_CASE("shapes: models whose weights are in every block format of GGUF") {
+  const testing::TemporaryFolder folder;
+  std::set<Format> formats;
+  std::size_t n_models = 0;
+  for (const std::string name : {"dense.gguf", "moe-00001-of-00002.gguf"}) {
+    ConvertOptions options;
+    options.source = BOLT_SOURCE_DIR "/testdata/formats/" + name;
+    options.target = folder / (name + ".bolt");
+    options.n_threads = 1;
+    convert(options);
+    const auto package = Package::open(options.target, {.n_threads = 1, .use_hash_cache = false});
+    each_weight(package->graph(), [&](const std::string&, const Weight& w) {
+      if (block_form(w.format).n_cols > 0) formats.insert(w.format);
+    });
+    if (testing::is_of_shard(n_models++)) check_package(*package, name);
+  }
+  CHECK(formats.size() == 13);
 }
 
 }  // namespace

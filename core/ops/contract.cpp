@@ -4,6 +4,7 @@
 #include "core/ops/contract.h"
 
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -18,7 +19,12 @@ namespace bolt {
 namespace {
 
 constexpr float kEps = 1e-5f;
-constexpr Format kFormats[] = {Format::f32, Format::bf16, Format::f16, Format::q8, Format::nvfp4};
+constexpr Format kFormats[] = {Format::f32,    Format::bf16,    Format::f16,  Format::q8,
+                               Format::nvfp4,  Format::fp8,     Format::q4_0, Format::q4_1,
+                               Format::q5_0,   Format::q5_1,    Format::q2_k, Format::q3_k,
+                               Format::q4_k,   Format::q5_k,    Format::q6_k, Format::iq4_nl,
+                               Format::iq4_xs, Format::iq2_xxs, Format::mxfp4};
+static_assert(std::size(kFormats) == static_cast<std::size_t>(Format::mxfp4) + 1);
 
 // Rows of one call with their marks, as a sequence's segment.
 struct Call {
@@ -130,6 +136,15 @@ class Vectors {
       ops_.embed(upload(table), call.ids, x);
       record("embed", call, x);
     }
+    for (Format format : kFormats) {  // in tiles, as embeddings of codes are
+      const int n_rows = 41, n_cols = 300;
+      Call call(4);
+      call.ids = {40, 0, 31, 32};
+      begin(call);
+      const Rows<float> x = rows(std::vector<float>(4 * n_cols), 4);
+      ops_.embed(upload(synthetic_weight(format, 1, n_rows, n_cols, 103)), call.ids, x);
+      record("embed", call, x);
+    }
   }
 
   void norms() {
@@ -155,7 +170,7 @@ class Vectors {
         Call call(kRows);
         begin(call);
         const Rows<float> y = rows(even_floats(303, kRows * shape.n), kRows);
-        ops_.quantize(x, integer(format), *operand);
+        ops_.quantize(x, is_integer(format), *operand);
         ops_.linear(call.batch, *operand, w, epilogue, y);
         record("linear", call, y);
       }
@@ -184,7 +199,7 @@ class Vectors {
       begin(call);
       const Rows<float> y =
           rows(std::vector<float>(static_cast<std::size_t>(kRows * width)), kRows);
-      ops_.quantize(x, integer(format), *operand);
+      ops_.quantize(x, is_integer(format), *operand);
       ops_.experts(call.batch, moe, logits, *operand, y);
       record("experts", call, y);
     }
@@ -288,7 +303,6 @@ class Vectors {
   }
 
   static constexpr std::uint32_t kNan = 0x7fc00000u;
-  static bool integer(Format format) { return format == Format::q8 || format == Format::nvfp4; }
 
   Ops& ops_;
   Sha256 hash_;
