@@ -273,8 +273,7 @@ TEST_SUITE("binary") {
                           "ordinary", "--passes", "1", "--prompts", home.file("prompts")});
       INFO(ended.err);
       REQUIRE(ended.status == 0);
-      CHECK(ended.out.find("1 build x 1 mode x 1 prompt x 1 package x 1 pass = 1 cell\n") !=
-            std::string::npos);
+      CHECK(ended.out.find("1 build x 1 mode x 1 prompt x 1 pass = 1 cell\n") != std::string::npos);
       return receipts::read_receipt(path).body.find("plan.packages")->array()[0].as_string();
     };
     const std::string digest = planned(sample, "p1");

@@ -78,7 +78,9 @@ Plan::Plan(const Receipt& receipt) : rid_(receipt.rid), body_(receipt.body) {
 std::string Plan::table() const {
   std::string line;
   for (const char* list : {"build", "mode", "prompt", "package"}) {
-    line += counted(size((std::string(list) + "s").c_str()), list) + " x ";
+    const std::int64_t n = size((std::string(list) + "s").c_str());
+    if (n == 1 && list == std::string_view("package")) continue;  // the usual: a line of 80 columns
+    line += counted(n, list) + " x ";
   }
   return fmt::format("{}{} = {}", line, counted(size("passes"), "pass", "passes"),
                      counted(n_cells(), "cell"));

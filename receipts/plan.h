@@ -60,7 +60,7 @@ class Plan {
 
   const std::string& rid() const { return rid_; }
   const Value& body() const { return body_; }
-  std::string table() const;                  // "2 builds x 1 package x ... = 8 cells", for people
+  std::string table() const;                  // "2 builds x 2 modes x ... = 8 cells", for people
   std::int64_t size(const char* list) const;  // "builds", "packages", "modes", "prompts", "passes"
   std::string build_name(std::int64_t i) const;
   std::string mode(std::int64_t i) const;
