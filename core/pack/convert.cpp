@@ -277,8 +277,7 @@ ConvertFacts convert(const ConvertOptions& options) {
   SourceRows source(checkpoint, bound);
   source.measure(writer.pool(), options.progress);
   writer.place_weights(bound.graph);
-  std::vector<std::string> names;
-  PayloadVerifier verifier(source, row_runs(bound.graph, names).size());
+  PayloadVerifier verifier(source, bound.graph);
   static thread_local RawRows raw;  // of the run that its thread is at
   const CheckRun check = [&](std::size_t index, const RowRun& run,
                              std::span<const std::byte> packed,

@@ -227,6 +227,13 @@ TEST_CASE("convert: q8 quantises the linears alone, --keep exempts, verify recom
   options.keep = {"*lm_head*", "backbone.layers.0.mixer.in_proj.weight", "layers.1.?_proj"};
   const ConvertFacts facts = convert(options);
   CHECK(facts.n_verified_quantised > 0);
+  // Each weight that was quantised has its error, under its name.
+  CHECK(facts.errors.size() == facts.quantised.size());
+  for (const auto& [name, error] : facts.errors) {
+    CHECK(std::count(facts.quantised.begin(), facts.quantised.end(), name) == 1);
+    CHECK(error > 0.0);
+    CHECK(error < 0.02);
+  }
   const auto package = Package::open(options.target);
   each_weight(package->graph(), [&](const std::string& name, const Weight& w) {
     CAPTURE(name);
@@ -262,7 +269,7 @@ TEST_CASE("convert: verify finds planted faults: a swapped row, one bit, a q8 co
     const auto verify = [&] {
       std::vector<std::string> names;
       const std::vector<RowRun> runs = row_runs(package->graph(), names);
-      PayloadVerifier verifier(source, runs.size());
+      PayloadVerifier verifier(source, package->graph());
       for (std::size_t i = 0; i < runs.size(); ++i) {
         const Weight& w = *runs[i].weight;
         RawRows raw;

@@ -282,7 +282,6 @@ void PayloadVerifier::check(std::size_t index, const RowRun& run, const RawRows&
   RunCheck check(run, binding, raw, packed.data(), gain);
   check.all();
   squares_[index] = {check.squared_error(), check.squared_values()};
-  names_[index] = run.name;
   const auto n =
       static_cast<std::uint64_t>(run.n_rows) * static_cast<std::uint64_t>(run.weight->n_cols);
   n_values_ += n;
@@ -293,7 +292,7 @@ Verified PayloadVerifier::result() const {
   std::map<std::string, std::pair<double, double>> sums;
   for (std::size_t i = 0; i < squares_.size(); ++i) {
     if (squares_[i].second == 0.0) continue;
-    auto& sum = sums[*names_[i]];
+    auto& sum = sums[*runs_[i].name];
     sum.first += squares_[i].first;
     sum.second += squares_[i].second;
   }

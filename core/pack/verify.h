@@ -23,8 +23,10 @@ struct Verified {
 // Compares a graph's runs, each as it was packed, with what was read of the checkpoint for it.
 class PayloadVerifier {
  public:
-  PayloadVerifier(const SourceRows& source, std::size_t n_runs)
-      : source_(&source), squares_(n_runs), names_(n_runs) {}
+  PayloadVerifier(const SourceRows& source, const Graph& graph)
+      : source_(&source), runs_(row_runs(graph, names_)), squares_(runs_.size()) {}
+  PayloadVerifier(const PayloadVerifier&) = delete;
+  PayloadVerifier& operator=(const PayloadVerifier&) = delete;
 
   // Run `index` of the graph's. gain: of its matrix, 1 where the format has none. Throws
   // Error(fault) naming weight, matrix, row and column of the first value that differs. Any number
@@ -35,10 +37,11 @@ class PayloadVerifier {
 
  private:
   const SourceRows* source_;
+  std::vector<std::string> names_;
+  std::vector<RowRun> runs_;  // their names are in names_
   std::atomic<std::uint64_t> n_values_{0}, n_quantised_{0};
   // By run, so that their sums have one order.
   std::vector<std::pair<double, double>> squares_;
-  std::vector<const std::string*> names_;
 };
 
 }  // namespace bolt
