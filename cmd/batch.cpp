@@ -12,6 +12,7 @@
 #include "cmd/streams.h"
 #include "core/base/error.h"
 #include "receipts/build_facts.h"
+#include "receipts/library.h"
 
 namespace bolt {
 namespace {
@@ -257,7 +258,14 @@ void BatchServer::end(Live& live) {
   facts.request = receipts::RequestFacts{live.line.input, live.line.number,
                                          live.line.id == "null" ? "" : live.line.id};
   facts.sched.peers = std::max<std::int64_t>(std::ssize(live_) - 1, 0);
-  outcome.receipt = pack_.add(facts);
+  if (answering.task().cell) {  // the planned run is the file; the pack answers for the line
+    session_.seal(answering, live.sequence.get(), receipts::folder_of(settings_.plan_file));
+    facts.series = {};
+    std::erase_if(facts.common.parents, [](const auto& parent) { return parent.role == "plan"; });
+    (void)pack_.add(facts);
+  } else {
+    outcome.receipt = pack_.add(facts);
+  }
   live.sealed = true;
   if (answering.thrown()) std::rethrow_exception(answering.thrown());
   if (live.logits_hash) live.extras.logits_sha256 = live.logits_hash->hex();

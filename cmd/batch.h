@@ -25,6 +25,7 @@ class BatchServer {
   struct Settings {
     int n_parallel = 4;
     bool quiet = false, verbose = false;
+    std::string plan_file;  // planned runs are sealed beside it
   };
   // All must outlive the batch.
   BatchServer(Session& session, LineSource& source, RecordSink& sink, receipts::PackWriter& pack,

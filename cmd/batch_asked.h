@@ -24,6 +24,7 @@ struct LineParser::Asked {
   bool no_tools = false;   // whatever `tools` says
   bool stream = false, logits_sha256 = false;
   int n_logprobs = -1;
+  std::optional<std::int64_t> cell = {};  // of the plan
 };
 
 float read_number(const JsonValue& value, float low, float high);

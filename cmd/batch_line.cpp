@@ -294,6 +294,9 @@ void LineParser::read_native(const JsonValue& root, Asked& asked, std::string& p
       }
     } else if (key == "logits_sha256") {
       asked.logits_sha256 = value.boolean();
+    } else if (key == "cell") {
+      if (!session_.plan()) refuse("cell names a run of a plan, and --plan gave none");
+      asked.cell = value.integer(0, session_.plan()->n_cells() - 1);
     } else {
       refuse(fmt::format("{} is not a known key", value.where()));
     }
@@ -322,6 +325,7 @@ BatchRequest LineParser::resolve(Asked& asked) const {
   request.n_logprobs = asked.n_logprobs;
   request.task = session_.task(asked.options);
   Task& task = request.task;
+  task.cell = asked.cell;
   const bool is_empty =
       (asked.prompt && asked.prompt->empty()) || (asked.prompt_ids && asked.prompt_ids->empty());
   if (is_empty) refuse("the prompt is empty; it needs some text");

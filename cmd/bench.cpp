@@ -90,9 +90,24 @@ void check(const BenchOptions& bench) {
   refuse(has_prompts && !bench.depth.empty(), "-d: --prompts brings the prompts");
   refuse(has_prompts && bench.n_reply.size() > 1, "-n: one limit for the replies to --prompts");
   refuse(bench.null && !bench.against.empty(), "--null and --against: give one of them");
+  for (std::size_t i = 0; i < bench.devices.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      refuse(device_name(bench.devices[i]) == device_name(bench.devices[k]),
+             "--devices: one of them is given twice");
+    }
+  }
+  refuse(!bench.devices.empty() && (bench.null || !bench.against.empty()),
+         "--devices: not with --null or --against; one comparison at a time");
   refuse(bench.scripted_rate && !bench.against.empty(),
          "--draft scripted: other builds draft by themselves");
   refuse(bench.costs && !bench.against.empty(), "--costs: not with --against; measure each alone");
+  refuse(
+      !bench.parallel.empty() && (!bench.against.empty() || bench.null || !bench.devices.empty()),
+      "--parallel: not with --against, --null or --devices; measure each alone");
+  refuse(!bench.parallel.empty() && !bench.depth.empty(), "--parallel: takes no -d");
+  refuse(std::ranges::count(bench.parallel, 0) > 0, "--parallel: at least 1");
+  refuse(bench.profile && !bench.against.empty(),
+         "--profile: not with --against; measure each alone");
   refuse(bench.receipt.drop_info, "--drop-info: the table is made of the times in the receipts");
   refuse(bench.receipt.redact == receipts::Redaction::Mode::salted,
          "--redact salted: such runs cannot be held against each other");
@@ -110,7 +125,14 @@ Exit run_bench(BenchCommand& command) {
   catch_interrupts();
   BenchRuns runs(bench);
   const std::int64_t n_left = runs.run();
-  const BenchTable table = bench_table(runs, bench);
+  BenchTable table = bench_table(runs, bench);
+  std::int64_t n_series_left = 0;
+  if (!bench.parallel.empty() && n_left == 0) {
+    BenchParallel together(runs, bench);
+    together.run();
+    add_throughput(together.results(), table);
+    n_series_left = together.is_complete() ? 0 : 1;
+  }
   (void)seal_bench(table, runs, bench);
   write_out(bench_text(table, runs, command.format, stdout_is_terminal() || bench.costs));
   if (n_left > 0 && !bench.say.quiet) {
@@ -118,7 +140,7 @@ Exit run_bench(BenchCommand& command) {
                           n_left, runs.folder()));
   }
   if (!table.equal || !table.claims.empty()) return Exit::no;
-  if (n_left > 0) return Exit::interrupted;
+  if (n_left + n_series_left > 0) return Exit::interrupted;
   return table.not_comparable.empty() ? Exit::ok : Exit::unmet;
 }
 
@@ -166,7 +188,17 @@ void add_bench(CLI::App& app, Action& action) {
   sub->add_option("--against", bench.against, "Executable of another build; may be given again")
       ->type_name("BINARY")
       ->allow_extra_args(false)
-      ->check(CLI::ExistingFile)
+      ->check(CLI::Validator(CLI::ExistingFile).description(""))
+      ->group(what);
+  add_parsed(*sub, "--devices", "DEVICE,...",
+             "Devices to hold against each other, cpu or cuda:N; the first is the base",
+             [&bench](const std::string& option, const std::string& text) {
+               for (std::size_t begin = 0; begin <= text.size();) {
+                 const std::size_t end = std::min(text.find(',', begin), text.size());
+                 bench.devices.push_back(parse_device(option, text.substr(begin, end - begin)));
+                 begin = end + 1;
+               }
+             })
       ->group(what);
   sub->add_flag("--null", bench.null, "This build against itself: no difference may be found")
       ->group(what);
@@ -174,6 +206,15 @@ void add_bench(CLI::App& app, Action& action) {
               "Times each run is made, every second pass in reversed order (5)")
       ->group(what);
   sub->add_flag("--costs", bench.costs, "Measure and plot what windows of 1 to 32 rows cost")
+      ->group(what);
+  add_parsed(*sub, "--parallel", "N,...",
+             "After the runs, all prompts with so many answered at once: tokens a second of all",
+             [&bench](const std::string& option, const std::string& text) {
+               bench.parallel = parse_list(option, text, 256);
+             })
+      ->group(what);
+  sub->add_flag("--profile", bench.profile,
+                "After the runs, time the parts of a pass: mamba, attention, experts, head, ...")
       ->group(what);
   add_parsed(*sub, "--draft", "scripted:RATE",
              "Draft the known reply, each token right at this rate, instead of what was learnt",
@@ -235,6 +276,7 @@ void add_bench(CLI::App& app, Action& action) {
       "  bolt bench                                     lengths as llama-bench has them\n"
       "  bolt bench -m nano.bolt --prompts set.jsonl --modes ordinary,k7,auto -n 256\n"
       "  bolt bench --prompts set.jsonl --against ./bolt-old --modes ordinary\n"
+      "  bolt bench -m nano.bolt --prompts set.jsonl --parallel 1,4,16 --profile\n"
       "  bolt bench --make dense-1b --format q8 gen.bolt; bolt bench -m gen.bolt --costs\n"
       "Exit status: 0 done and all tokens equal, 1 tokens differ or --null found a\n"
       "difference, 2 usage, 3 malformed input, 4 not comparable, 6 fault, 130 interrupted.");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cmd/bench_parallel.h"
 #include "cmd/bench_run.h"
 #include "cmd/bench_stats.h"
 
@@ -25,6 +26,8 @@ struct BenchRow {
   std::vector<std::int64_t> accepted_at;                     // by depth
   double tokens_per_pass = 0;
   double bytes_per_s = 0, ceiling = 0;  // of weights, in ordinary rows
+  Spread sm_mhz, celsius;               // of the GPU right after each run made in this process
+  std::uint64_t gpu_bytes = 0;          // of its memory in use then, at most
   bool equal = true;
   std::string divergence;  // the first: "real-03: token 41"
 };
@@ -34,6 +37,7 @@ struct BenchTable {
   std::int64_t n_planned = 0, n_found = 0;
   bool equal = true;
   std::vector<std::string> divergences;      // of every run that differs
+  std::vector<BenchThroughput> throughput;   // with --parallel
   std::vector<std::string> claims;           // --null: differences that the figures claim
   std::string not_comparable;                // runs of one prompt had other tasks
   double receipt_ms = 0, receipt_share = 0;  // medians over this invocation's runs
@@ -41,6 +45,9 @@ struct BenchTable {
 
 // Reads every receipt of the bench's folder. Throws as read_receipt does.
 BenchTable bench_table(const BenchRuns& runs, const BenchOptions& options);
+
+// Adds them, and what they say of equality.
+void add_throughput(std::vector<BenchThroughput> results, BenchTable& table);
 
 // The table in a format; `plots` adds acceptance by depth and the cost curves to md.
 std::string bench_text(const BenchTable& table, const BenchRuns& runs, BenchFormat format,

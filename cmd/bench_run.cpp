@@ -1,5 +1,6 @@
-// Builds given with --against run as children, one process a run, and so then does this one: each
-// side pays for the same things. Without them all runs are made here, over one open session a
+// Builds given with --against run as children, and so then does this one: each side pays for the
+// same things. A child is one serve-stdin a build and package, or, of builds whose serve-stdin
+// takes no plan, one `run` a run. Without --against all runs are made here, over one open session a
 // package.
 #include "cmd/bench_run.h"
 
@@ -62,6 +63,23 @@ std::string new_folder(const ReceiptOptions& options) {
   return folder;
 }
 
+// A task as a line of serve-stdin.
+std::string line_of(const Task& task) {
+  JsonWriter json;
+  json.begin_object().member("id", task.cell.value_or(-1));
+  if (task.cell) json.member("cell", *task.cell);
+  json.key("prompt_ids").value(task.prompt_ids);
+  if (task.max_new >= 0) json.member("max_tokens", task.max_new);
+  json.key("temperature").raw(fmt::format("{}", task.sampling.temperature));
+  if (task.sampling.temperature > 0) json.key("seed").raw(std::to_string(task.sampling.seed));
+  json.member("ignore_eos", task.ignore_eos);
+  json.member("draft", draft_source_name(task.draft.source));
+  if (task.draft.drafts >= 0 && task.draft.source != DraftOptions::Source::off) {
+    json.member("drafts", static_cast<std::int64_t>(task.draft.drafts));
+  }
+  return json.end_object().take();
+}
+
 // Rates that two runs in a row agree on, or enough runs.
 constexpr int kWarmUpsMax = 6;
 constexpr double kStable = 0.03;
@@ -88,34 +106,54 @@ BenchRuns::BenchRuns(const BenchOptions& options)
 void BenchRuns::open_sessions() {
   std::vector<std::string> names = options_.packages;
   if (names.empty()) names.emplace_back();
+  std::vector<ModelOptions::Device> devices = options_.devices;
+  if (devices.empty()) devices.push_back(options_.model.device);
   std::set<std::string> seen;
-  for (const std::string& name : names) {
-    status_.show("opening " + (name.empty() ? std::string("the sample package") : name));
-    ModelOptions model = options_.model;
-    model.package = name;
-    HowOptions how = options_.how;
-    BenchPackage& about = about_.emplace_back();
-    ReceiptOptions receipt = options_.receipt;
-    receipt.folder = folder_;
-    if (options_.costs && how.cost_table.empty()) {
-      fs::create_directories(folder_);
-      how.cost_table = fmt::format("{}/costs-{}.json", folder_, about_.size());
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    for (std::size_t p = 0; p < names.size(); ++p) {
+      status_.show("opening " + (names[p].empty() ? std::string("the sample package") : names[p]));
+      ModelOptions model = options_.model;
+      model.package = names[p];
+      model.device = devices[d];
+      HowOptions how = options_.how;
+      // Sequences for all that run at once, beside the one of the planned runs.
+      if (!options_.parallel.empty()) {
+        how.n_slots = 1 + static_cast<int>(std::ranges::max(options_.parallel));
+      }
+      ReceiptOptions receipt = options_.receipt;
+      receipt.folder = folder_;
+      if (options_.costs && how.cost_table.empty()) {
+        fs::create_directories(folder_);
+        how.cost_table = fmt::format("{}/costs-{}.json", folder_, sessions_.size() + 1);
+      }
+      sessions_.push_back(std::make_unique<Session>(model, how, receipt));
+      Session& session = *sessions_.back();
+      sequences_.push_back(session.engine().new_sequence());
+      if (d > 0) continue;
+      BenchPackage& about = about_.emplace_back();
+      about.cost_file = options_.costs ? how.cost_table : "";
+      about.name = base_name(session.package().path());
+      if (!seen.insert(receipts::package_digest(session.package_facts().files)).second) {
+        throw Error(Exit::usage, fmt::format("-m {}: the same package twice", names[p]));
+      }
+      about.bytes_of_row = bytes_of_row(session.package().graph());
     }
-    about.cost_file = options_.costs ? how.cost_table : "";
-    sessions_.push_back(std::make_unique<Session>(model, how, receipt));
-    Session& session = *sessions_.back();
-    sequences_.push_back(session.engine().new_sequence());
-    about.name = base_name(session.package().path());
-    if (!seen.insert(receipts::package_digest(session.package_facts().files)).second) {
-      throw Error(Exit::usage, fmt::format("-m {}: the same package twice", name));
-    }
-    about.bytes_of_row = bytes_of_row(session.package().graph());
   }
+  ceilings_.resize(sessions_.size());
   for (std::size_t i = 0; i < about_.size(); ++i) {  // namesakes in different folders
     for (std::size_t k = i + 1; k < about_.size(); ++k) {
       if (about_[k].name == about_[i].name) about_[k].name = sessions_[k]->package().path();
     }
   }
+}
+
+std::size_t BenchRuns::session_of(std::int64_t package, std::int64_t build) const {
+  const auto device = static_cast<std::size_t>(options_.devices.empty() ? 0 : build);
+  return device * n_packages() + static_cast<std::size_t>(package);
+}
+
+double BenchRuns::ceiling(std::int64_t package, std::int64_t build) const {
+  return ceilings_[session_of(package, build)];
 }
 
 void BenchRuns::read_prompts() {
@@ -139,7 +177,8 @@ void BenchRuns::read_prompts() {
 }
 
 void BenchRuns::make_tasks() {
-  for (const auto& session : sessions_) {
+  for (std::size_t package = 0; package < n_packages(); ++package) {
+    Session* const session = sessions_[package].get();
     GenerationOptions generation;
     generation.temperature = options_.temperature;
     generation.seed = options_.seed;
@@ -164,6 +203,10 @@ PlanFacts BenchRuns::plan_facts() const {
   const std::string own = receipts::executable_sha256();
   if (options_.null) {
     facts.builds = {{"A", own}, {"B", own}};
+  } else if (!options_.devices.empty()) {
+    for (const ModelOptions::Device& device : options_.devices) {
+      facts.builds.push_back({device_name(device), own});
+    }
   } else {
     facts.builds = {{"this", own}};
   }
@@ -171,8 +214,8 @@ PlanFacts BenchRuns::plan_facts() const {
     const std::string exe = receipts::sha256_file_hex(program);
     facts.builds.push_back({base_name(program) + "-" + exe.substr(0, 6), exe});
   }
-  for (const auto& session : sessions_) {
-    facts.packages.push_back(receipts::package_digest(session->package_facts().files));
+  for (std::size_t i = 0; i < n_packages(); ++i) {
+    facts.packages.push_back(receipts::package_digest(sessions_[i]->package_facts().files));
   }
   facts.modes = options_.modes;
   // By ids where all packages cut the text alike: they say most.
@@ -223,23 +266,55 @@ void BenchRuns::make_plan() {
 
 void BenchRuns::measure_ceilings() {
   for (std::size_t i = 0; i < sessions_.size(); ++i) {
-    if (sessions_[i]->engine().backend().n_multiprocessors > 0) continue;
     status_.show("measuring what memory gives");
+    if (const Backend& backend = sessions_[i]->engine().backend(); backend.n_multiprocessors > 0) {
+      ceilings_[i] = cuda_read_ceiling(backend.ordinal);
+      continue;
+    }
     std::vector<std::span<const std::byte>> parts;
     each_weight(sessions_[i]->package().graph(), [&](const std::string&, const Weight& weight) {
       parts.emplace_back(weight.data, weight.bytes);
     });
     ThreadPool pool(sessions_[i]->engine().n_threads());
-    about_[i].ceiling = read_ceiling(pool, parts, 3);
+    ceilings_[i] = read_ceiling(pool, parts, 3);
   }
 }
 
-Task BenchRuns::task(const Cell& cell) const {
-  const auto package = static_cast<std::size_t>(cell.package),
-             prompt = static_cast<std::size_t>(cell.prompt);
+// After the timed runs, and none of them: of the first prompt, all but its last id, then the reply.
+void BenchRuns::measure_profiles() {
+  for (std::size_t i = 0; i < sessions_.size(); ++i) {
+    for (const std::string& mode : options_.modes) {
+      if (interrupt_flag()) return;
+      const std::size_t package = i % n_packages();
+      status_.show(fmt::format("profiling {} {}", about_[package].name, mode));
+      BenchProfile profile{about_[package].name, mode, {}, {}, 0, 0};
+      if (!options_.devices.empty()) {
+        profile.package += " on " + device_name(options_.devices[i / n_packages()]);
+      }
+      Engine& engine = sessions_[i]->engine();
+      Sequence& sequence = *sequences_[i];
+      const Task reply = task_of(package, 0, mode);
+      Task prompt = reply;
+      sequence.reset();
+      if (prompt.prompt_ids.size() > 1) {
+        prompt.prompt_ids.pop_back();
+        prompt.max_new = 0;
+        engine.set_profile(&profile.prompt);
+        (void)sessions_[i]->rehearse(sequence, prompt, interrupt_flag());
+        profile.n_prompt = static_cast<std::int64_t>(prompt.prompt_ids.size());
+      }
+      engine.set_profile(&profile.decode);
+      const Reply said = sessions_[i]->rehearse(sequence, reply, interrupt_flag());
+      engine.set_profile(nullptr);
+      profile.n_decoded = static_cast<std::int64_t>(said.ids.size());
+      profiles_.push_back(std::move(profile));
+    }
+  }
+}
+
+Task BenchRuns::task_of(std::size_t package, std::size_t prompt, const std::string& mode) const {
   Task task = tasks_[package][prompt];
-  task.cell = cell.number;
-  task.draft = parse_mode(plan_->mode(cell.mode));
+  task.draft = parse_mode(mode);
   check_draft(task.draft, sessions_[package]->package().graph());
   const auto script = scripts_.find({package, prompt});
   if (task.draft.source != DraftOptions::Source::off && script != scripts_.end()) {
@@ -248,9 +323,22 @@ Task BenchRuns::task(const Cell& cell) const {
   return task;
 }
 
+Task BenchRuns::task(const Cell& cell) const {
+  Task task = task_of(static_cast<std::size_t>(cell.package), static_cast<std::size_t>(cell.prompt),
+                      plan_->mode(cell.mode));
+  task.cell = cell.number;
+  return task;
+}
+
+const std::vector<int>& BenchRuns::reply_of(std::size_t package, std::size_t prompt,
+                                            const std::vector<int>& ids) {
+  return replies_.try_emplace({package, prompt}, ids).first->second;
+}
+
 // Until two replies in a row take the same time, or kWarmUpsMax of them: pages come in, clocks go
 // up, costs are measured.
-void BenchRuns::warm_up(std::size_t package, const std::string& mode) {
+void BenchRuns::warm_up(std::size_t session, const std::string& mode) {
+  const std::size_t package = session % n_packages();
   Task task = tasks_[package][0];
   task.draft = parse_mode(mode);
   task.ignore_eos = true;
@@ -258,8 +346,8 @@ void BenchRuns::warm_up(std::size_t package, const std::string& mode) {
   double before = 0;
   for (int i = 0; i < kWarmUpsMax && !interrupt_flag(); ++i) {
     status_.show(fmt::format("warming up {} {}", about_[package].name, mode));
-    sequences_[package]->reset();
-    const Reply reply = sessions_[package]->rehearse(*sequences_[package], task, interrupt_flag());
+    sequences_[session]->reset();
+    const Reply reply = sessions_[session]->rehearse(*sequences_[session], task, interrupt_flag());
     const auto ns = static_cast<double>(reply.prefill_ns + reply.decode_ns);
     if (i > 0 && std::abs(ns - before) <= kStable * before) break;
     before = ns;
@@ -267,9 +355,9 @@ void BenchRuns::warm_up(std::size_t package, const std::string& mode) {
 }
 
 void BenchRuns::run_here(const Cell& cell) {
-  const auto package = static_cast<std::size_t>(cell.package);
-  Session& session = *sessions_[package];
-  Sequence& sequence = *sequences_[package];
+  const std::size_t at = session_of(cell.package, cell.build);
+  Session& session = *sessions_[at];
+  Sequence& sequence = *sequences_[at];
   sequence.reset();
   std::atomic<bool> never = false;  // a run is finished once it is begun: half of one is no figure
   const Task whole = task(cell);
@@ -288,53 +376,96 @@ void BenchRuns::run_here(const Cell& cell) {
                             outcome.receipt.path));
   }
   require(outcome.unplanned.empty(), "a run of the bench is what the bench planned");
+  (void)reply_of(static_cast<std::size_t>(cell.package), static_cast<std::size_t>(cell.prompt),
+                 outcome.reply.ids);
   costs_.seal_ns.push_back(outcome.seal_ns);
   costs_.run_ns.push_back(outcome.total_ns);
   costs_.peaks[0] = std::max(costs_.peaks[0], own_peak_bytes());
+  if (const int ordinal = session.engine().backend().ordinal; ordinal >= 0) {
+    if (const auto state = gpu_state(ordinal)) costs_.gpu[cell.number] = *state;
+  }
 }
 
 void BenchRuns::run_elsewhere(const Cell& cell) {
+  if (LineChild* const child = child_of(cell)) return ask_child(*child, cell);
+  run_child_once(cell);
+}
+
+std::vector<std::string> BenchRuns::child_args(std::int64_t package) const {
+  const auto& how = options_.how;
+  Session& session = *sessions_[static_cast<std::size_t>(package)];
+  std::vector<std::string> args;
+  const auto add = [&args](std::initializer_list<std::string> more) {
+    args.insert(args.end(), more);
+  };
+  add({"-q", "-m", session.package().path(), "--plan", plan_path_});
+  add({"--window", std::to_string(how.window_rows)});
+  add({"--kv", how.kv == KvKind::i16 ? "i16" : "f32"});
+  add({"--context", std::to_string(session.engine().context())});
+  if (how.chunk_rows > 0) add({"--chunk", std::to_string(how.chunk_rows)});
+  if (options_.model.n_threads > 0) add({"-t", std::to_string(options_.model.n_threads)});
+  if (how.isa != Isa::automatic) add({"--isa", isa_name(how.isa)});
+  if (options_.model.device.kind != ModelOptions::Device::Kind::automatic) {
+    add({"--device", device_name(options_.model.device)});
+  }
+  return args;
+}
+
+LineChild* BenchRuns::child_of(const Cell& cell) {
+  const std::string& program = programs_[static_cast<std::size_t>(cell.build)];
+  const auto [takes, fresh] = takes_plan_.try_emplace(program, false);
+  if (fresh) {
+    // A build whose serve-stdin has the option gets as far as the wrong length of a line.
+    const ChildEnd end =
+        run_child(program, {"serve-stdin", "--plan", plan_path_, "--max-line", "0"});
+    takes->second = end.errors.find("--max-line") != std::string::npos;
+  }
+  if (!takes->second) return nullptr;
+  std::unique_ptr<LineChild>& child = children_[{cell.build, cell.package}];
+  if (child != nullptr) return child.get();
+  const std::string folder = fmt::format("{}/served-{}-{}", folder_, cell.build, cell.package);
+  fs::create_directories(folder);
+  std::vector<std::string> args = child_args(cell.package);
+  args.insert(args.begin(), "serve-stdin");
+  args.insert(args.end(), {"--receipts", folder, "--parallel", "1", "--prefix-cache", "0"});
+  child = std::make_unique<LineChild>(program, args, folder + "/stderr");
+  for (const std::string& mode : options_.modes) {  // as warm_up(), by number alone
+    Task task = task_of(static_cast<std::size_t>(cell.package), 0, mode);
+    task.ignore_eos = true;
+    task.max_new = task.max_new < 0 ? kWarmUpTokens : std::min(task.max_new, kWarmUpTokens);
+    for (int i = 0; i < 2; ++i) (void)child->ask(line_of(task));
+  }
+  return child.get();
+}
+
+void BenchRuns::ask_child(LineChild& child, const Cell& cell) {
+  const std::string answer = child.ask(line_of(task(cell)));
+  const JsonDocument record = JsonDocument::parse("serve-stdin", answer);
+  if (record.root().at("event").string() != "done") {
+    throw Error(Exit::fault, fmt::format("{}: {}", programs_[static_cast<std::size_t>(cell.build)],
+                                         receipts::inert(answer)));
+  }
+  std::uint64_t& peak = costs_.peaks[cell.build];
+  peak = std::max(peak, child.peak_bytes());
+}
+
+// Another build's `run`, a process a run.
+void BenchRuns::run_child_once(const Cell& cell) {
   const Task task = this->task(cell);
   const std::string ids_path = folder_ + "/prompt.json";
   JsonWriter ids;
   ids.value(task.prompt_ids);
   write_file_atomically(ids_path, ids.take());
-  const auto& how = options_.how;
-  std::vector<std::string> args = {
-      "run",
-      "-q",
-      "--prompt-ids",
-      ids_path,
-      "--receipts",
-      folder_,
-      "--plan",
-      plan_path_,
-      "--cell",
-      std::to_string(cell.number),
-      "-m",
-      sessions_[static_cast<std::size_t>(cell.package)]->package().path(),
-      "--temp",
-      fmt::format("{}", options_.temperature),
-      "--window",
-      std::to_string(how.window_rows),
-      "--kv",
-      how.kv == KvKind::i16 ? "i16" : "f32",
-      "--context",
-      std::to_string(sessions_[static_cast<std::size_t>(cell.package)]->engine().context())};
+  std::vector<std::string> args = child_args(cell.package);
+  args.insert(args.begin(), "run");
   const auto add = [&args](std::initializer_list<std::string> more) {
     args.insert(args.end(), more);
   };
-  if (how.chunk_rows > 0) add({"--chunk", std::to_string(how.chunk_rows)});
+  add({"--prompt-ids", ids_path, "--receipts", folder_, "--cell", std::to_string(cell.number),
+       "--temp", fmt::format("{}", options_.temperature)});
   if (options_.temperature > 0) add({"--seed", std::to_string(options_.seed)});
   if (task.max_new >= 0) add({"-n", std::to_string(task.max_new)});
   if (task.ignore_eos) add({"--ignore-eos"});
-  if (options_.model.n_threads > 0) add({"-t", std::to_string(options_.model.n_threads)});
-  if (how.isa != Isa::automatic) add({"--isa", isa_name(how.isa)});
-  using Device = ModelOptions::Device::Kind;
-  if (options_.model.device.kind == Device::cpu) add({"--device", "cpu"});
-  if (options_.model.device.kind == Device::cuda) {
-    add({"--device", fmt::format("cuda:{}", options_.model.device.index)});
-  }
   const std::string mode = plan_->mode(cell.mode);
   if (mode == "ordinary") {
     add({"--draft", "off"});
@@ -375,7 +506,7 @@ std::int64_t BenchRuns::run() {
     }
   }
   if (options_.scripted_rate) {
-    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+    for (std::size_t i = 0; i < n_packages(); ++i) {
       for (std::size_t k = 0; k < prompts_.size() && !interrupt_flag(); ++k) {
         status_.show(fmt::format("asking for the reply to {}", prompts_[k].name));
         Task ordinary = tasks_[i][k];
@@ -405,6 +536,7 @@ std::int64_t BenchRuns::run() {
                              plan_->mode(cell.mode)));
     drives_children() ? run_elsewhere(cell) : run_here(cell);
   }
+  if (options_.profile && n_left == 0) measure_profiles();
   status_.clear();
   return n_left;
 }

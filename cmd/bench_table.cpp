@@ -150,7 +150,7 @@ class Table {
     row.build = plan_.build_name(arm.build);
     row.mode = plan_.mode(arm.mode);
     row.group = group;
-    std::vector<double> ttft, prompt_rate, decode_rate, total, noise, weights;
+    std::vector<double> ttft, prompt_rate, decode_rate, total, noise, weights, mhz, celsius;
     std::int64_t n_emitted = 0;
     for (const auto& [prompt, runs] : by_arm_.at(arm)) {
       if (!is_in(prompt, group)) continue;
@@ -166,6 +166,12 @@ class Table {
         if (run->decode_rate() > 0) decodes.push_back(run->decode_rate());
         total.push_back(static_cast<double>(run->at("time.total_ns")));
         count(*run, row);
+        const auto& states = bench_.costs().gpu;
+        if (const auto state = states.find(run->cell.number); state != states.end()) {
+          mhz.push_back(state->second.sm_mhz);
+          celsius.push_back(state->second.temperature_c);
+          row.gpu_bytes = std::max(row.gpu_bytes, state->second.used_bytes);
+        }
         n_emitted += std::max<std::int64_t>(run->n() - 1, 0);
         if (run->differs.empty()) continue;
         row.equal = false;
@@ -181,13 +187,15 @@ class Table {
     row.prompt_rate = spread_of(prompt_rate);
     row.decode_rate = spread_of(decode_rate);
     row.total_ns = spread_of(total);
+    row.sm_mhz = spread_of(mhz);
+    row.celsius = spread_of(celsius);
     row.noise = spread_of(noise).median;
     if (row.n_target > 0) {
       row.tokens_per_pass = static_cast<double>(n_emitted) / static_cast<double>(row.n_target);
     }
     if (row.mode == "ordinary" && row.decode_rate.n > 0) {
       row.bytes_per_s = row.decode_rate.median * static_cast<double>(package.bytes_of_row);
-      row.ceiling = package.ceiling;
+      row.ceiling = bench_.ceiling(arm.package, arm.build);
     }
     if (!arm.is_base()) hold_against(arm, group, row);
     return row;
@@ -268,6 +276,15 @@ BenchTable bench_table(const BenchRuns& bench, const BenchOptions& options) {
   return table;
 }
 
+void add_throughput(std::vector<BenchThroughput> results, BenchTable& table) {
+  for (const BenchThroughput& series : results) {
+    table.equal = table.equal && series.equal();
+    table.divergences.insert(table.divergences.end(), series.divergences.begin(),
+                             series.divergences.end());
+  }
+  table.throughput = std::move(results);
+}
+
 std::string seal_bench(const BenchTable& table, const BenchRuns& runs,
                        const BenchOptions& options) {
   receipts::Common common;
@@ -275,6 +292,9 @@ std::string seal_bench(const BenchTable& table, const BenchRuns& runs,
   common.env = receipts::environment_facts();
   common.device = runs.device();
   common.parents.push_back({"plan", runs.plan().rid()});
+  for (const BenchThroughput& series : table.throughput) {
+    common.parents.push_back({"plan", series.plan_rid});
+  }
   if (table.n_found < table.n_planned) {
     common.not_run.push_back(
         fmt::format("{} of {} planned runs", table.n_planned - table.n_found, table.n_planned));
@@ -302,6 +322,19 @@ std::string seal_bench(const BenchTable& table, const BenchRuns& runs,
     entry.set("median_ns", static_cast<std::int64_t>(row.total_ns.median));
     entry.set("low_ns", static_cast<std::int64_t>(row.total_ns.low));
     entry.set("high_ns", static_cast<std::int64_t>(row.total_ns.high));
+    rows.push_back(std::move(entry));
+  }
+  for (const BenchThroughput& series : table.throughput) {
+    Value entry;
+    entry.set("name",
+              receipts::inert(fmt::format("{} {} x{}, a pass of {} prompts", series.package,
+                                          series.mode, series.n_parallel, series.n_prompts)));
+    entry.set("runs", series.n_prompts * series.n_passes);
+    entry.set("tokens", series.n_tokens);
+    entry.set("equal", series.equal());
+    entry.set("median_ns", static_cast<std::int64_t>(series.wall_ns.median));
+    entry.set("low_ns", static_cast<std::int64_t>(series.wall_ns.low));
+    entry.set("high_ns", static_cast<std::int64_t>(series.wall_ns.high));
     rows.push_back(std::move(entry));
   }
   body.set("bench.rows", std::move(rows));

@@ -25,6 +25,31 @@ std::string ratio_text(const BenchRow& row) {
                      row.ratio.high);
 }
 
+// A markdown table of equally wide columns; the first line is the head.
+std::string layout(const std::vector<Cells>& lines, const std::set<std::string>& left_aligned) {
+  const Cells& head = lines[0];
+  std::vector<std::size_t> widths(head.size());
+  for (const Cells& cells : lines) {
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+  }
+  const auto is_left = [&](std::size_t i) { return left_aligned.contains(head[i]); };
+  std::string text;
+  for (std::size_t k = 0; k < lines.size(); ++k) {
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      text += is_left(i) ? fmt::format("| {:<{}} ", lines[k][i], widths[i])
+                         : fmt::format("| {:>{}} ", lines[k][i], widths[i]);
+    }
+    text += "|\n";
+    if (k > 0) continue;
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      const std::string dashes(widths[i] + 1, '-');
+      text += is_left(i) ? "|:" + dashes : "|" + dashes + ":";
+    }
+    text += "|\n";
+  }
+  return text;
+}
+
 // Columns that say the same in every row are left out.
 std::string md_table(const BenchTable& table) {
   const auto differ = [&](std::string BenchRow::*field) {
@@ -43,6 +68,8 @@ std::string md_table(const BenchTable& table) {
     head.emplace_back(name);
   }
   if (ceilings) head.emplace_back("GB/s");
+  const bool clocks = std::ranges::any_of(table.rows, [](const BenchRow& r) { return r.sm_mhz.n; });
+  if (clocks) head.insert(head.end(), {"SM MHz", "C", "GPU GB"});
   head.emplace_back("tokens");
   lines.push_back(head);
   for (const BenchRow& row : table.rows) {
@@ -63,31 +90,17 @@ std::string md_table(const BenchTable& table) {
                                                     100 * row.bytes_per_s / row.ceiling)
                                       : "-");
     }
+    if (clocks) {
+      cells.push_back(shown(row.sm_mhz, 0));
+      cells.push_back(shown(row.celsius, 0));
+      cells.push_back(row.gpu_bytes > 0
+                          ? fmt::format("{:.1f}", static_cast<double>(row.gpu_bytes) / 1e9)
+                          : "-");
+    }
     cells.push_back(row.equal ? "equal" : "DIFFER");
     lines.push_back(std::move(cells));
   }
-  std::vector<std::size_t> widths(head.size());
-  for (const Cells& cells : lines) {
-    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
-  }
-  const auto is_left = [&](std::size_t i) {
-    return head[i] == "package" || head[i] == "build" || head[i] == "mode" || head[i] == "length";
-  };
-  std::string text;
-  for (std::size_t k = 0; k < lines.size(); ++k) {
-    for (std::size_t i = 0; i < head.size(); ++i) {
-      text += is_left(i) ? fmt::format("| {:<{}} ", lines[k][i], widths[i])
-                         : fmt::format("| {:>{}} ", lines[k][i], widths[i]);
-    }
-    text += "|\n";
-    if (k > 0) continue;
-    for (std::size_t i = 0; i < head.size(); ++i) {
-      const std::string dashes(widths[i] + 1, '-');
-      text += is_left(i) ? "|:" + dashes : "|" + dashes + ":";
-    }
-    text += "|\n";
-  }
-  return text;
+  return layout(lines, {"package", "build", "mode", "length"});
 }
 
 // Forty eighth-filled cells a bar.
@@ -143,6 +156,30 @@ std::string cost_plots(const BenchRuns& runs) {
   return text;
 }
 
+// A part a line: what it takes of a token's decoding, and of the prompt.
+std::string profile_tables(const BenchRuns& runs) {
+  std::string text;
+  for (const BenchProfile& profile : runs.profiles()) {
+    const auto of_decode = static_cast<double>(std::max<std::int64_t>(profile.n_decoded, 1));
+    const auto of_prompt = static_cast<double>(std::max<std::int64_t>(profile.n_prompt, 1));
+    const auto decode = static_cast<double>(std::max<std::int64_t>(profile.decode.total_ns(), 1));
+    const auto prompt = static_cast<double>(std::max<std::int64_t>(profile.prompt.total_ns(), 1));
+    text += fmt::format(
+        "\ntime by part, {} {}, each part waited for: {} tokens decoded, prompt of {}\n"
+        "              decode us/token      prompt us/token\n",
+        profile.package, profile.mode, profile.n_decoded, profile.n_prompt);
+    for (std::size_t i = 0; i < kPartNames.size(); ++i) {
+      const auto d = static_cast<double>(profile.decode.ns[i]);
+      const auto p = static_cast<double>(profile.prompt.ns[i]);
+      if (d == 0 && p == 0) continue;
+      text += fmt::format("{:<12} {:>10.2f} ({:4.1f}%)   {:>10.2f} ({:4.1f}%)  {}\n", kPartNames[i],
+                          d / 1e3 / of_decode, 100 * d / decode, p / 1e3 / of_prompt,
+                          100 * p / prompt, bar(d / decode));
+    }
+  }
+  return text;
+}
+
 std::string verdict(const BenchTable& table, const BenchRuns& runs) {
   std::string text = fmt::format("{} of {} planned runs; ", table.n_found, table.n_planned);
   if (!table.not_comparable.empty()) {
@@ -167,14 +204,34 @@ std::string verdict(const BenchTable& table, const BenchRuns& runs) {
   for (const BenchPackage& package : runs.packages()) {
     text += fmt::format("{}: one row reads {:.1f} MB of weights", package.name,
                         static_cast<double>(package.bytes_of_row) / 1e6);
-    text += package.ceiling > 0 ? fmt::format(", memory gives {:.2f} GB/s\n", package.ceiling / 1e9)
-                                : std::string("\n");
+    for (std::int64_t d = 0; d < runs.n_devices(); ++d) {
+      const double ceiling = runs.ceiling(&package - runs.packages().data(), d);
+      text += fmt::format(", memory gives {:.2f} GB/s", ceiling / 1e9);
+      if (runs.n_devices() > 1) text += " on " + runs.plan().build_name(d);
+    }
+    text += "\n";
   }
   if (table.receipt_ms > 0) {
     text += fmt::format("receipts cost {:.2f} ms a run, {:.2f}% of it\n", table.receipt_ms,
                         100 * table.receipt_share);
   }
   return text + "receipts in " + runs.folder() + "\n";
+}
+
+std::string throughput_table(const BenchTable& table) {
+  if (table.throughput.empty()) return {};
+  std::vector<Cells> lines{{"package", "mode", "at once", "replies", "passes", "tok/s of all",
+                            "range", "times the first (99%)", "tokens"}};
+  for (const BenchThroughput& r : table.throughput) {
+    lines.push_back({r.package, r.mode, std::to_string(r.n_parallel), std::to_string(r.n_prompts),
+                     std::to_string(r.n_passes), shown(r.tok_per_s, 1),
+                     fmt::format("{:.1f}-{:.1f}", r.tok_per_s.low, r.tok_per_s.high),
+                     r.ratio.known() ? fmt::format("{:.2f}x ({:.2f}-{:.2f})", r.ratio.value,
+                                                   r.ratio.low, r.ratio.high)
+                                     : std::string("base"),
+                     r.equal() ? "equal" : "DIFFER"});
+  }
+  return "\n" + layout(lines, {"package", "mode"});
 }
 
 void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
@@ -201,6 +258,9 @@ void write_row(JsonWriter& json, const BenchRow& row) {
   json.member("accepted_at", row.accepted_at);
   if (row.bytes_per_s > 0) json.member("weight_bytes_per_s", row.bytes_per_s);
   if (row.ceiling > 0) json.member("read_ceiling_bytes_per_s", row.ceiling);
+  write_spread(json, "gpu_sm_mhz", row.sm_mhz);
+  write_spread(json, "gpu_celsius", row.celsius);
+  if (row.gpu_bytes > 0) json.member("gpu_bytes", row.gpu_bytes);
   json.member("equal", row.equal);
   if (!row.divergence.empty()) json.member("divergence", row.divergence);
   json.end_object();
@@ -221,8 +281,36 @@ std::string json_table(const BenchTable& table, const BenchRuns& runs) {
     const BenchPackage& package = runs.packages()[i];
     json.begin_object().member("name", package.name);
     json.member("row_bytes", package.bytes_of_row);
-    if (package.ceiling > 0) json.member("read_ceiling_bytes_per_s", package.ceiling);
+    if (runs.ceiling(static_cast<std::int64_t>(i), 0) > 0) {
+      json.member("read_ceiling_bytes_per_s", runs.ceiling(static_cast<std::int64_t>(i), 0));
+    }
     if (i < costs.size()) json.key("costs").raw(costs[i].json());
+    json.end_object();
+  }
+  json.end_array();
+  json.key("parallel").begin_array();
+  for (const BenchThroughput& r : table.throughput) {
+    json.begin_object().member("package", r.package).member("mode", r.mode);
+    json.member("at_once", r.n_parallel).member("prompts", r.n_prompts);
+    json.member("passes", r.n_passes).member("tokens", r.n_tokens).member("plan", r.plan_rid);
+    write_spread(json, "tok_per_s", r.tok_per_s);
+    if (r.ratio.known()) {
+      json.key("speed").begin_object().member("times", r.ratio.value).member("low", r.ratio.low);
+      json.member("high", r.ratio.high).member("confidence", kConfidence).end_object();
+    }
+    json.member("equal", r.equal()).member("folder", r.folder).end_object();
+  }
+  json.end_array();
+  json.key("profiles").begin_array();
+  for (const BenchProfile& profile : runs.profiles()) {
+    json.begin_object().member("package", profile.package).member("mode", profile.mode);
+    json.member("decoded", profile.n_decoded).member("prompt", profile.n_prompt);
+    for (const bool is_prompt : {false, true}) {
+      json.key(is_prompt ? "prompt_ns" : "decode_ns").begin_object();
+      const Profile& parts = is_prompt ? profile.prompt : profile.decode;
+      for (std::size_t i = 0; i < kPartNames.size(); ++i) json.member(kPartNames[i], parts.ns[i]);
+      json.end_object();
+    }
     json.end_object();
   }
   json.end_array();
@@ -240,7 +328,8 @@ std::string csv_table(const BenchTable& table) {
       "package,build,mode,length,prompts,runs,tokens,ttft_ms,prompt_tok_per_s,decode_tok_per_s,"
       "noise,"
       "speed,speed_low,speed_high,speed_of,target_passes,tokens_per_pass,drafted,accepted,"
-      "weight_bytes_per_s,read_ceiling_bytes_per_s,equal,divergence\n";
+      "weight_bytes_per_s,read_ceiling_bytes_per_s,gpu_sm_mhz,gpu_celsius,gpu_bytes,equal,"
+      "divergence\n";
   const auto quoted = [](std::string word) {
     if (word.find_first_of(",\"\n") == std::string::npos) return word;
     for (std::size_t at = 0; (at = word.find('"', at)) != std::string::npos; at += 2) {
@@ -249,13 +338,14 @@ std::string csv_table(const BenchTable& table) {
     return "\"" + word + "\"";
   };
   for (const BenchRow& row : table.rows) {
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
-                        quoted(row.package), quoted(row.build), row.mode, row.group, row.n_prompts,
-                        row.n_runs, row.n_tokens, row.ttft_ms.median, row.prompt_rate.median,
-                        row.decode_rate.median, row.noise, row.ratio.value, row.ratio.low,
-                        row.ratio.high, quoted(row.base), row.n_target, row.tokens_per_pass,
-                        row.n_drafted, row.n_accepted, row.bytes_per_s, row.ceiling,
-                        row.equal ? "true" : "false", quoted(row.divergence));
+    text += fmt::format(
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+        quoted(row.package), quoted(row.build), row.mode, row.group, row.n_prompts, row.n_runs,
+        row.n_tokens, row.ttft_ms.median, row.prompt_rate.median, row.decode_rate.median, row.noise,
+        row.ratio.value, row.ratio.low, row.ratio.high, quoted(row.base), row.n_target,
+        row.tokens_per_pass, row.n_drafted, row.n_accepted, row.bytes_per_s, row.ceiling,
+        row.sm_mhz.median, row.celsius.median, row.gpu_bytes, row.equal ? "true" : "false",
+        quoted(row.divergence));
   }
   return text;
 }
@@ -282,8 +372,9 @@ std::string bench_text(const BenchTable& table, const BenchRuns& runs, BenchForm
       break;
   }
   if (table.rows.empty()) return verdict(table, runs);
-  return md_table(table) + "\n" + verdict(table, runs) +
-         (plots ? acceptance_plots(table) : std::string()) + cost_plots(runs);
+  return md_table(table) + "\n" + verdict(table, runs) + throughput_table(table) +
+         (plots ? acceptance_plots(table) : std::string()) + cost_plots(runs) +
+         profile_tables(runs);
 }
 
 }  // namespace bolt

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/file_map.h"
+
 namespace bolt {
 
 struct ChildEnd {
@@ -12,6 +14,30 @@ struct ChildEnd {
   int signal = 0;
   std::string errors;            // what it wrote to stderr
   std::uint64_t peak_bytes = 0;  // largest resident set
+};
+
+// A program that answers lines: one goes to its stdin, one comes from its stdout. Process group and
+// errors as run_child's; what it says on stderr goes to a file.
+class LineChild {
+ public:
+  LineChild(const std::string& program, const std::vector<std::string>& args,
+            const std::string& errors_file);
+  // Ends its input and waits for it, whatever it says.
+  ~LineChild();
+  LineChild(const LineChild&) = delete;
+  LineChild& operator=(const LineChild&) = delete;
+
+  // Error(fault), with the last line of its stderr, if it ends instead.
+  std::string ask(const std::string& line);
+  std::uint64_t peak_bytes() const;  // of its resident set, so far
+
+ private:
+  [[noreturn]] void fail_ended();
+
+  const std::string program_, errors_file_;
+  FileDescriptor to_, from_;
+  std::string read_;  // beyond the last line
+  int pid_ = -1;
 };
 
 // Runs `program` (a path) with these arguments, stdin and stdout at /dev/null, in a process group

@@ -63,6 +63,12 @@ ModelOptions::Device parse_device(std::string_view option, std::string_view text
   throw_unknown_name(option, text, "auto, cpu, cuda, cuda:N");
 }
 
+std::string device_name(const ModelOptions::Device& device) {
+  using Kind = ModelOptions::Device::Kind;
+  if (device.kind == Kind::automatic) return "auto";
+  return device.kind == Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
 void add_model_options(CLI::App& app, ModelOptions& options) {
   add_text(app, "-m,--model", options.package, "PACKAGE",
            "Package folder ($BOLT_MODEL, else the sample model)")

@@ -73,6 +73,7 @@ void add_plan_options(CLI::App& app, ReceiptOptions& options);
 // "ids", "text,logits", "none": Error(usage) naming the part that is unknown.
 receipts::Attach parse_attach(std::string_view option, std::string_view text);
 ModelOptions::Device parse_device(std::string_view option, std::string_view text);
+std::string device_name(const ModelOptions::Device& device);  // as parse_device takes it
 
 // The package's folder: as given, else $BOLT_MODEL, else the sample package beside the executable,
 // in

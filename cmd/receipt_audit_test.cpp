@@ -133,6 +133,42 @@ TEST_CASE("bench, audit: 2 builds x 2 modes x prompts x 2 passes, then five dama
   finds("broken 1");
 }
 
+TEST_CASE("bench: replies at once are those alone, in series that audit clean; parts are timed") {
+  const ScratchFolder home;
+  const std::string folder = home.file("series");
+  const Ended ran = bench(home, folder,
+                          {"--prompts", prompts(home, 3), "--modes", "ordinary,k3", "-r", "2",
+                           "--parallel", "1,2", "--profile"});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  const JsonDocument table = JsonDocument::parse("bench", ran.out);
+  const auto series = table.root().at("parallel").items();
+  REQUIRE(series.size() == 4);
+  for (const JsonValue& one : series) {
+    CHECK(one.at("equal").boolean());
+    CHECK(one.at("tokens").integer() > 0);
+    const std::string where{one.at("folder").string()};
+    const auto audit = [&] {
+      return run_bolt(home, {"receipt", "audit", where, "--plan", where + "/plan.bolt.jsonl"});
+    };
+    CHECK(audit().status == 0);
+    CHECK(audit().out.find("6/6") != std::string::npos);
+    fs::remove(files_by_cell(where).at(4));  // control
+    CHECK(audit().status == 1);
+  }
+  const auto profiles = table.root().at("profiles").items();
+  REQUIRE(profiles.size() == 2);
+  for (const JsonValue& profile : profiles) {
+    const JsonValue decode = profile.at("decode_ns");
+    for (const char* part : {"mamba", "attention", "experts", "head", "sampling"}) {
+      CHECK(decode.at(part).integer() > 0);
+    }
+    CHECK((decode.at("draft head").integer() > 0) == (profile.at("mode").string() == "k3"));
+    CHECK(profile.at("prompt_ns").at("mamba").integer() > 0);
+    CHECK(profile.at("prompt_ns").at("head").integer() == 0);
+  }
+}
+
 TEST_CASE("bench: interrupted, it keeps what ran and says so; --resume makes the rest") {
   const ScratchFolder home;
   const std::string folder = home.file("series");

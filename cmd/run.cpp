@@ -127,7 +127,8 @@ Exit run_once(const RunOptions& opts) {
   } else {
     write_out(shown.finish() + (terminal && shown.mid_line() ? "\n" : ""));
   }
-  if (may_be_seen && shown.mid_line() && !opts.say.quiet) write_err("\n");
+  const bool same_place = !terminal && !opts.say.json && stderr_is_stdout();
+  if ((may_be_seen || same_place) && shown.mid_line() && !opts.say.quiet) write_err("\n");
   if (opts.say.verbose) write_err(counter_lines(outcome) + session->cost_line());
   if (!opts.say.quiet) write_err(last_line(outcome) + "\n");
   return exit_of(outcome);
@@ -159,6 +160,11 @@ Exit run_chat(const RunOptions& opts) {
 }
 
 Exit run(const RunOptions& opts) {
+  const DraftOptions& draft = opts.generation.draft;
+  if (draft.source == DraftOptions::Source::off && draft.drafts > 0) {
+    throw Error(Exit::usage,
+                fmt::format("--drafts {}: --draft off makes none; give one of them", draft.drafts));
+  }
   check_prompt_options(opts.prompt);
   check_plan_options(opts.receipt);
   catch_interrupts();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <utility>
 
 #include "cmd/action.h"
 #include "cmd/batch.h"
@@ -11,6 +12,7 @@
 #include "cmd/values.h"
 #include "core/base/error.h"
 #include "core/base/interrupt.h"
+#include "receipts/plan.h"
 #include "receipts/session.h"
 
 namespace bolt {
@@ -50,8 +52,10 @@ Exit serve(ServeOptions opts) {
     opts.n_parallel = resolve_device(opts.model, opts.how) >= 0 ? kParallelGpu : kParallelCpu;
   }
   opts.how.n_slots = opts.n_parallel;
+  const std::string plan_file = std::exchange(opts.receipt.plan_file, {});
   const std::unique_ptr<Session> session =
       open_session(opts.model, opts.how, opts.receipt, opts.say.quiet);
+  if (!plan_file.empty()) session->use_plan(receipts::Plan(receipts::read_receipt(plan_file)));
   const BatchSignals signals;
   if (opts.say.verbose) write_err(session->description());
   const LineParser parser(*session, opts.defaults);
@@ -63,9 +67,11 @@ Exit serve(ServeOptions opts) {
     return answered.contains(number) && answered.has(number, LineParser::id_of(bytes));
   };
   LineSource source(parser, source_options);
-  BatchServer batch(
-      *session, source, sink, pack,
-      {.n_parallel = opts.n_parallel, .quiet = opts.say.quiet, .verbose = opts.say.verbose});
+  BatchServer batch(*session, source, sink, pack,
+                    {.n_parallel = opts.n_parallel,
+                     .quiet = opts.say.quiet,
+                     .verbose = opts.say.verbose,
+                     .plan_file = plan_file});
   return batch.run();
 }
 
@@ -115,6 +121,9 @@ void add_serve_stdin(CLI::App& app, Action& action) {
   add_verbosity_options(*sub, opts->say);
   add_receipt_options(*sub, opts->receipt);
   add_redaction_options(*sub, opts->receipt);
+  add_text(*sub, "--plan", opts->receipt.plan_file, "FILE",
+           "The plan whose cells lines may name: their receipts are files of their own beside it")
+      ->group("Receipt");
   sub->footer(
       "Options of the reply are defaults; a line's own keys come first.\n"
       "Examples:\n"

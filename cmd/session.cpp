@@ -63,8 +63,8 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
     use_plan(receipts::Plan(receipts::read_receipt(receipt.plan_file)));
     (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
   }
-  package_ = Package::open(path, {.n_threads = model.n_threads,
-                                  .hash_payload_behind = options.device >= 0});
+  package_ = Package::open(
+      path, {.n_threads = model.n_threads, .hash_payload_behind = options.device >= 0});
   tokenizer_ = read_tokenizer(*package_);
   package_facts_ = bolt::package_facts(*package_, *tokenizer_);
   options.build_id = receipts::executable_sha256();
@@ -136,11 +136,18 @@ Outcome Session::answer(Sequence& sequence, const Task& task, const Listener& li
                         std::atomic<bool>& interrupt) {
   Answering answering(*this, task, listener, interrupt);
   answering.finish(engine_->generate(sequence, answering.request(), answering.sink(), &interrupt));
+  return seal(answering, &sequence);
+}
+
+Outcome& Session::seal(Answering& answering, Sequence* sequence, const std::string& folder) {
+  const Task& task = answering.task();
   const Clock::time_point done = Clock::now();
-  receipts::RunFacts sealed = facts(answering, &sequence);
+  receipts::RunFacts sealed = facts(answering, sequence);
   add_process(sealed.common);
   Outcome& outcome = answering.outcome();
-  outcome.receipt = receipts::write_run(sealed, where_);
+  const receipts::Where where =
+      folder.empty() ? where_ : receipts::Where{.folder = folder, .file = {}};
+  outcome.receipt = receipts::write_run(sealed, where);
   outcome.seal_ns = ns_since(done);
   if (answering.thrown()) std::rethrow_exception(answering.thrown());
   if (plan_ && task.cell) {

@@ -97,6 +97,11 @@ class Session {
   Outcome answer(Sequence& sequence, const Task& task, const Listener& listener,
                  std::atomic<bool>& interrupt);
 
+  // Seals a reply that has ended, made by whoever ran the engine, as a file of its own in `folder`,
+  // if not where receipts go. Null sequence: as facts().
+  Outcome& seal(Answering& answering, Sequence* sequence, const std::string& folder = {});
+  const std::optional<receipts::Plan>& plan() const { return plan_; }
+
   // Makes the reply and seals nothing: for warming up, never for a result that is shown.
   Reply rehearse(Sequence& sequence, const Task& task, std::atomic<bool>& interrupt);
 

@@ -70,6 +70,12 @@ bool stdout_is_pipe() {
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
+bool stderr_is_stdout() {
+  struct stat out {
+  }, err{};
+  return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 &&
+         out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
 
 bool use_color(Color color, int descriptor) {
   if (color != Color::automatic) return color == Color::always;

@@ -33,6 +33,8 @@ bool stdout_is_pipe();
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
+// Both write to one file, pipe or device, as after 2>&1.
+bool stderr_is_stdout();
 
 enum class Color { automatic, always, never };
 // Whether escape sequences belong on the stream: asked for, or a capable terminal (TERM set and not

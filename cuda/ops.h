@@ -95,6 +95,7 @@ class CudaOps final : public Ops {
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
   void run_round(const RoundTask& task, RoundOutcome& outcome) override;
+  void wait() override { check(cudaStreamSynchronize(stream_), "waiting"); }
   void read(const float* from, std::span<float> to) override;
   void write(const void* from, std::uint64_t bytes, void* to) override;
 

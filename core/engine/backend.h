@@ -3,7 +3,9 @@
 // build.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,16 @@ struct Backend {
   std::string name;           // "cpu", or the GPU's name
   std::string arch;           // instruction set, or sm_NN
   int n_multiprocessors = 0;  // 0 on the CPU
+  int ordinal = -1;           // the GPU's
 };
+
+// How a GPU is doing, as NVIDIA's management library has it.
+struct GpuState {
+  int sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
+  std::uint64_t used_bytes = 0;  // of its memory, by all processes
+};
+// Empty where the library is not installed or does not say.
+std::optional<GpuState> gpu_state(int ordinal);
 
 // One GPU that this build and the driver can use.
 struct CudaDevice {

@@ -95,7 +95,11 @@ std::string processor_name() {
 }
 
 Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
-  if (options.device >= 0) return open_cuda(package.graph(), options.device, options.graphs);
+  if (options.device >= 0) {
+    Backend gpu = open_cuda(package.graph(), options.device, options.graphs);
+    gpu.ordinal = options.device;
+    return gpu;
+  }
   const Isa isa = resolve_isa(options.isa);
   return {std::make_unique<HostOps>(n_threads, isa), package.graph(), processor_name(),
           isa_name(isa), 0};
@@ -179,6 +183,7 @@ class OpsEngine final : public Engine {
   }
 
   std::int64_t context() const override { return context_; }
+  void set_profile(Profile* profile) override { model_.set_profile(profile); }
   int n_threads() const override { return n_threads_; }
   const Backend& backend() const override { return backend_; }
   const std::string& cost_digest() const override { return cost_digest_; }

@@ -13,6 +13,7 @@
 
 #include "core/base/cpu.h"
 #include "core/engine/backend.h"
+#include "core/engine/profile.h"
 #include "core/ops/ops.h"
 #include "core/pack/package.h"
 
@@ -154,6 +155,9 @@ class Engine {
   // start() sets it aside and throws Error(fault) where it is not. One request alone always has
   // room.
   virtual bool has_room(const Request& request) const = 0;
+
+  // Times the parts of every call from now on; null: no more. The replies stay as they are.
+  virtual void set_profile(Profile* profile) = 0;
 
   virtual std::int64_t context() const = 0;
   virtual int n_threads() const = 0;

@@ -58,6 +58,12 @@ Batch part_of(const Batch& batch, int first, int n) {
       n, {}, batch.marked.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))};
 }
 
+Part part_of_layer(const Layer& layer) {
+  if (std::holds_alternative<Mamba2>(layer.mixer)) return Part::mamba;
+  if (std::holds_alternative<Attention>(layer.mixer)) return Part::attention;
+  return std::holds_alternative<Mlp>(layer.mixer) ? Part::mlp : Part::experts;
+}
+
 Rows<float> allocate_rows(Ops& ops, int n_rows, int n_cols, const char* purpose) {
   const std::uint64_t bytes =
       static_cast<std::uint64_t>(n_rows) * static_cast<std::uint64_t>(n_cols) * sizeof(float);
@@ -199,26 +205,29 @@ void Forward::target(const Batch& batch, std::span<const int> ids, std::span<con
     key = (key ^ static_cast<std::uint64_t>(run.first_row * 4096 + run.n_rows)) * 0x100000001b3u;
   }
   ops_.begin(batch, ids);
-  ops_.replay(key, [&] { target_ops(batch, ids, runs); });
+  replay(key, [&] { target_ops(batch, ids, runs); });
 }
 
 void Forward::target_ops(const Batch& batch, std::span<const int> ids,
                          std::span<const LogitRun> runs) {
   const Rows<float> x = x_.rows(0, batch.n_rows);
-  ops_.embed(graph_.embedding, ids, x);
+  timed(Part::embedding, [&] { ops_.embed(graph_.embedding, ids, x); });
   for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
-    layer(batch, graph_.layers[i], caches_[i], x);
+    timed(part_of_layer(graph_.layers[i]), [&] { layer(batch, graph_.layers[i], caches_[i], x); });
   }
-  int first_logit = 0;
-  for (const LogitRun& run : runs) {
-    const Batch part = part_of(batch, run.first_row, run.n_rows);
-    const Rows<float> u = normed_.rows(run.first_row, run.n_rows);
-    ops_.norm_quantize(part, x.rows(run.first_row, run.n_rows), graph_.final_norm.as_f32(),
-                       graph_.norm_eps, u, any_integer({&graph_.lm_head}), *operand_);
-    ops_.linear(part, *operand_, graph_.lm_head, Epilogue::store,
-                logits_.rows(first_logit, run.n_rows));
-    first_logit += run.n_rows;
-  }
+  if (runs.empty()) return;
+  timed(Part::head, [&] {
+    int first_logit = 0;
+    for (const LogitRun& run : runs) {
+      const Batch part = part_of(batch, run.first_row, run.n_rows);
+      const Rows<float> u = normed_.rows(run.first_row, run.n_rows);
+      ops_.norm_quantize(part, x.rows(run.first_row, run.n_rows), graph_.final_norm.as_f32(),
+                         graph_.norm_eps, u, any_integer({&graph_.lm_head}), *operand_);
+      ops_.linear(part, *operand_, graph_.lm_head, Epilogue::store,
+                  logits_.rows(first_logit, run.n_rows));
+      first_logit += run.n_rows;
+    }
+  });
 }
 
 void Forward::read_hidden(const Batch& batch, int first, Rows<float> hidden) {
@@ -244,39 +253,42 @@ void Forward::head_input(const Batch& batch, std::span<const int> ids,
 void Forward::put_head_keys(const Batch& batch, std::span<const int> ids,
                             std::span<const Rows<const float>> hidden) {
   if (last_head_attention_ < 0) return;
-  const DraftHead& head = *graph_.draft;
   std::uint64_t key = shape_key(3, batch);
   for (const Rows<const float>& rows : hidden) {
     key = (key ^ reinterpret_cast<std::uintptr_t>(rows.data)) * 0x100000001b3u;
   }
   ops_.begin(batch, ids);
-  ops_.replay(key, [&] {
-    const Rows<float> x = x_.rows(0, batch.n_rows);
-    head_input(batch, ids, hidden, x);
-    const auto last = static_cast<std::size_t>(last_head_attention_);
-    for (std::size_t i = 0; i < last; ++i) layer(batch, head.layers[i], head_caches_[i], x);
+  replay(key, [&] { timed(Part::draft_head, [&] { put_head_keys_ops(batch, ids, hidden); }); });
+}
 
-    const auto& node = std::get<Attention>(head.layers[last].mixer);
-    const Rows<float> u = normed_.rows(0, batch.n_rows);
-    Carver scratch(wide_, batch.n_rows);
-    const Rows<float> k = scratch.take(node.n_kv_heads * node.head_dim);
-    const Rows<float> v = scratch.take(node.n_kv_heads * node.head_dim);
-    ops_.norm_quantize(batch, x, head.layers[last].norm.as_f32(), graph_.norm_eps, u,
-                       any_integer({&node.k_proj, &node.v_proj}), *operand_);
-    const LinearTask calls[] = {{&node.k_proj, Epilogue::store, k},
-                                {&node.v_proj, Epilogue::store, v}};
-    ops_.linears(batch, *operand_, calls);
-    ops_.put_keys(batch, node, *head_caches_[last].kv, k, v);
-  });
+void Forward::put_head_keys_ops(const Batch& batch, std::span<const int> ids,
+                                std::span<const Rows<const float>> hidden) {
+  const DraftHead& head = *graph_.draft;
+  const Rows<float> x = x_.rows(0, batch.n_rows);
+  head_input(batch, ids, hidden, x);
+  const auto last = static_cast<std::size_t>(last_head_attention_);
+  for (std::size_t i = 0; i < last; ++i) layer(batch, head.layers[i], head_caches_[i], x);
+
+  const auto& node = std::get<Attention>(head.layers[last].mixer);
+  const Rows<float> u = normed_.rows(0, batch.n_rows);
+  Carver scratch(wide_, batch.n_rows);
+  const Rows<float> k = scratch.take(node.n_kv_heads * node.head_dim);
+  const Rows<float> v = scratch.take(node.n_kv_heads * node.head_dim);
+  ops_.norm_quantize(batch, x, head.layers[last].norm.as_f32(), graph_.norm_eps, u,
+                     any_integer({&node.k_proj, &node.v_proj}), *operand_);
+  const LinearTask calls[] = {{&node.k_proj, Epilogue::store, k},
+                              {&node.v_proj, Epilogue::store, v}};
+  ops_.linears(batch, *operand_, calls);
+  ops_.put_keys(batch, node, *head_caches_[last].kv, k, v);
 }
 
 void Forward::head(const Batch& batch, std::span<const int> ids,
                    std::span<const Rows<const float>> hidden, int n_vocab_rows) {
   ops_.begin(batch, ids);
   // Outside of what is captured: where hidden rows lie differs from call to call.
-  head_input(batch, ids, hidden, x_.rows(0, batch.n_rows));
+  timed(Part::draft_head, [&] { head_input(batch, ids, hidden, x_.rows(0, batch.n_rows)); });
   const auto key = shape_key(2, batch) ^ static_cast<std::uint64_t>(n_vocab_rows) << 32;
-  ops_.replay(key, [&] { head_layers(batch, n_vocab_rows); });
+  replay(key, [&] { timed(Part::draft_head, [&] { head_layers(batch, n_vocab_rows); }); });
 }
 
 void Forward::head_ops(const Batch& batch, std::span<const int> ids,

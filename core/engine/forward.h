@@ -2,11 +2,13 @@
 // Which rows run, and what becomes of them, is ops_model.cpp's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "core/engine/profile.h"
 #include "core/ops/ops.h"
 #include "core/pack/graph.h"
 
@@ -49,6 +51,19 @@ class Forward {
   void head_ops(const Batch& batch, std::span<const int> ids,
                 std::span<const Rows<const float>> hidden, int n_vocab_rows);
 
+  // Times the parts of every call from now on, without replaying captured ones; null: no more.
+  void set_profile(Profile* profile) { profile_ = profile; }
+  Profile* profile() const { return profile_; }
+  template <class F>
+  void timed(Part part, const F& f) {
+    if (profile_ == nullptr) return f();
+    ops_.wait();
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    ops_.wait();
+    profile_->add(part, (std::chrono::steady_clock::now() - start).count());
+  }
+
   Rows<float> logits() const { return logits_; }
   Rows<float> head_hidden() const { return head_hidden_; }
   const std::vector<LayerCache>& caches() const { return caches_; }
@@ -56,6 +71,11 @@ class Forward {
   std::vector<LayerCache>& head_caches() { return head_caches_; }
 
  private:
+  // ops_.replay, but for a profile.
+  template <class F>
+  void replay(std::uint64_t key, const F& f) {
+    profile_ != nullptr ? f() : ops_.replay(key, f);
+  }
   void layer(const Batch& batch, const Layer& layer, LayerCache& cache, Rows<float> x);
   void mix(const Batch& batch, const Mamba2& node, LayerCache& cache, Rows<float> x);
   void mix(const Batch& batch, const Attention& node, LayerCache& cache, Rows<float> x);
@@ -64,11 +84,14 @@ class Forward {
   // x = eh_proj(concat(rmsnorm(embedding), rmsnorm(hidden)))
   void head_input(const Batch& batch, std::span<const int> ids,
                   std::span<const Rows<const float>> hidden, Rows<float> x);
+  void put_head_keys_ops(const Batch& batch, std::span<const int> ids,
+                         std::span<const Rows<const float>> hidden);
   void head_layers(const Batch& batch, int n_vocab_rows);  // what follows head_input
   void project(const Batch& batch, const Weight& w, Rows<const float> rows, Rows<float> y);
 
   Ops& ops_;
   const Graph& graph_;
+  Profile* profile_ = nullptr;
   std::vector<LayerCache> caches_;       // of the target's layers
   std::vector<LayerCache> head_caches_;  // of the draft head's
   int last_head_attention_ = -1;         // its last attention layer: rows past it write nothing

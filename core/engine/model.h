@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/engine/profile.h"
 #include "core/ops/ops.h"
 #include "core/ops/round.h"
 
@@ -112,6 +113,9 @@ class Model {
   virtual int max_chunk_rows() const = 0;
   // Most rows of a sure window that may all be sampled: their logits are kept until the next call.
   virtual int max_scored_rows() const { return max_window_rows(); }
+
+  // Times the parts of every call from now on (profile.h); null: no more. No bit changes.
+  virtual void set_profile(Profile* profile) { (void)profile; }
 
   // Wall time of a call of n_rows rows that keep nothing, and of one head level; for cost_table.h.
   virtual std::int64_t time_window_ns(int n_rows) = 0;

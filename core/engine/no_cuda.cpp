@@ -11,6 +11,8 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
   return {};
 }
 
+std::optional<GpuState> gpu_state(int) { return std::nullopt; }
+
 double cuda_read_ceiling(int) { return 0.0; }
 
 Backend open_cuda(const Graph&, int, bool) {

@@ -298,8 +298,10 @@ void OpsModel::sample_rows(const Batch& batch, std::span<const Window> windows,
   for (const LogitRun& run : runs_) {
     const auto at = static_cast<std::size_t>(first), n = static_cast<std::size_t>(run.n_rows);
     const auto marks = batch.marked.subspan(static_cast<std::size_t>(run.first_row), n);
-    ops_.sample(forward_.logits().rows(first, run.n_rows), std::span(specs_).subspan(at, n), marks,
-                nullptr, std::span(sampled_).subspan(at, n));
+    forward_.timed(Part::sampling, [&] {
+      ops_.sample(forward_.logits().rows(first, run.n_rows), std::span(specs_).subspan(at, n),
+                  marks, nullptr, std::span(sampled_).subspan(at, n));
+    });
     first += run.n_rows;
   }
   ops_.finish(batch);
@@ -455,9 +457,12 @@ void OpsModel::run_level(std::span<const DraftAsk> asks, int level) {
   const auto sample = [&](int first, int count, int n_cols, const int* ids_of) {
     if (count == 0) return;
     const auto at = static_cast<std::size_t>(first), rows = static_cast<std::size_t>(count);
-    ops_.sample(forward_.logits().rows(first, count).columns(0, n_cols),
-                std::span(head_specs_).subspan(at, rows), std::span(head_marked_).subspan(at, rows),
-                ids_of, std::span(head_sampled_).subspan(at, rows));
+    forward_.timed(Part::draft_head, [&] {
+      ops_.sample(forward_.logits().rows(first, count).columns(0, n_cols),
+                  std::span(head_specs_).subspan(at, rows),
+                  std::span(head_marked_).subspan(at, rows), ids_of,
+                  std::span(head_sampled_).subspan(at, rows));
+    });
   };
   sample(0, n_vocab_rows, static_cast<int>(draft_vocab().size()), draft_vocab().data());
   sample(n_vocab_rows, n - n_vocab_rows, graph_.vocab_size, nullptr);
@@ -520,7 +525,8 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
   require(!slots_.is_broken(slot), "a round follows a commit");
   const int n_most = 1 + (max_levels > 0 ? max_levels : static_cast<int>(ask.drafts.size()));
   require(n_most <= max_window_rows_, "a round fits a window");
-  if (graph_.geometry.kind != Geometry::Kind::dynamic) return false;
+  if (graph_.geometry.kind != Geometry::Kind::dynamic || forward_.profile() != nullptr)
+    return false;
   if (max_levels > 0 && (!graph_.draft || !backlog.complete || backlog.n == 0)) return false;
 
   row_ids_.assign(1, ask.draft.next_id);

@@ -64,6 +64,7 @@ class OpsModel final : public Model {
   int max_window_rows() const override { return max_window_rows_; }
   int max_chunk_rows() const override { return max_chunk_rows_; }
   int max_scored_rows() const override { return scored_rows_; }
+  void set_profile(Profile* profile) override { forward_.set_profile(profile); }
   std::int64_t time_window_ns(int n_rows) override;
   std::int64_t time_level_ns(bool draft_vocab) override;
 

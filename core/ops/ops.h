@@ -222,6 +222,9 @@ class Ops {
   // a device overrides it to wait but once.
   virtual void run_round(const RoundTask& task, RoundOutcome& outcome);
 
+  // Returns when all that was asked for is done.
+  virtual void wait() {}
+
   // Copies between the Ops' memory and the host.
   virtual void read(const float* from, std::span<float> to) = 0;
   virtual void write(const void* from, std::uint64_t bytes, void* to) = 0;
