@@ -11,8 +11,8 @@ enum class Part { embedding, mamba, attention, mlp, experts, head, draft_head, s
 inline constexpr std::array<const char*, 8> kPartNames{
     "embedding", "mamba", "attention", "mlp", "experts", "head", "draft head", "sampling"};
 
-// Each part is waited for, so on a GPU, where parts overlap and passes are replayed, the sum is more
-// than a pass takes otherwise: shares say more than times.
+// Each part is waited for, so on a GPU, where parts overlap and passes are replayed, the sum is
+// more than a pass takes otherwise: shares say more than times.
 struct Profile {
   std::array<std::int64_t, kPartNames.size()> ns{};
   void add(Part part, std::int64_t n) { ns[static_cast<std::size_t>(part)] += n; }
