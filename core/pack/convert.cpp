@@ -174,6 +174,12 @@ void check_unchanged(const Checkpoint& checkpoint) {
   }
 }
 
+// What the thread has read of the source for the run that it is at.
+RawRows& rows_at_hand() {
+  static thread_local RawRows rows;
+  return rows;
+}
+
 // A checkpoint with all that is read beside its tensors.
 struct Source {
   Checkpoint checkpoint;
@@ -278,15 +284,15 @@ ConvertFacts convert(const ConvertOptions& options) {
   source.measure(writer.pool(), options.progress);
   writer.place_weights(bound.graph);
   PayloadVerifier verifier(source, bound.graph);
-  static thread_local RawRows raw;  // of the run that its thread is at
   const CheckRun check = [&](std::size_t index, const RowRun& run,
-                             std::span<const std::byte> packed,
-                             float gain) { verifier.check(index, run, raw, packed, gain); };
+                             std::span<const std::byte> packed, float gain) {
+    verifier.check(index, run, rows_at_hand(), packed, gain);
+  };
   writer.write_weights(
       bound.graph,
       [&](const RowRun& run, RowCodes& rows) {
-        source.read(run, raw);
-        source.fill(run, raw, rows);
+        source.read(run, rows_at_hand());
+        source.fill(run, rows_at_hand(), rows);
       },
       [&](const std::string& name, int matrix) { return source.gain(name, matrix); },
       options.verify ? check : CheckRun(), options.progress);
