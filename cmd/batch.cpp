@@ -89,7 +89,7 @@ Exit BatchServer::run() {
   if (!settings_.quiet) write_err(summary());
   if (failure_) std::rethrow_exception(failure_);
   if (BatchSignals::level() > 0) return Exit::interrupted;
-  return n_failed_ + n_not_finite_ > 0 ? Exit::no : Exit::ok;
+  return n_failed_ + n_not_finite_ + n_unplanned_ > 0 ? Exit::no : Exit::ok;
 }
 
 void BatchServer::loop() {
@@ -258,14 +258,13 @@ void BatchServer::end(Live& live) {
   facts.request = receipts::RequestFacts{live.line.input, live.line.number,
                                          live.line.id == "null" ? "" : live.line.id};
   facts.sched.peers = std::max<std::int64_t>(std::ssize(live_) - 1, 0);
-  if (answering.task().cell) {  // the planned run is the file; the pack answers for the line
-    session_.seal(answering, live.sequence.get(), receipts::folder_of(settings_.plan_file));
-    facts.series = {};
+  if (answering.task().cell) {
+    seal_planned(live);
+    facts.series = {};  // the pack answers for the line alone
     std::erase_if(facts.common.parents, [](const auto& parent) { return parent.role == "plan"; });
-    (void)pack_.add(facts);
-  } else {
-    outcome.receipt = pack_.add(facts);
   }
+  const receipts::Written in_pack = pack_.add(facts);
+  if (outcome.receipt.path.empty()) outcome.receipt = in_pack;
   live.sealed = true;
   if (answering.thrown()) std::rethrow_exception(answering.thrown());
   if (live.logits_hash) live.extras.logits_sha256 = live.logits_hash->hex();
@@ -279,6 +278,23 @@ void BatchServer::end(Live& live) {
   }
   tell_tokens(live);
   tell(done_record(live.line, session_, answering.task(), outcome, live.extras));
+}
+
+// The planned run is a file of its own, if it ended by itself and is the first of its cell.
+void BatchServer::seal_planned(Live& live) {
+  Outcome& outcome = live.answering->outcome();
+  const std::int64_t cell = *live.answering->task().cell;
+  if (outcome.stop == "interrupted" || outcome.stop == "cancelled") return;
+  if (planned_.insert(cell).second) {
+    session_.seal(*live.answering, live.sequence.get(), receipts::folder_of(settings_.plan_file));
+  } else {
+    outcome.unplanned = fmt::format("cell {} was run by an earlier line", cell);
+  }
+  if (outcome.unplanned.empty()) return;
+  ++n_unplanned_;
+  status_.clear();
+  write_err(
+      fmt::format("bolt: line {}: not the planned run: {}\n", live.line.number, outcome.unplanned));
 }
 
 void BatchServer::cancel(const std::string& id) {

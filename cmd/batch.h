@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ class BatchServer {
   void start(BatchLine line);
   void collect();
   void end(Live& live);
+  void seal_planned(Live& live);
   void fail(const BatchLine& line, const LineError& error);
   void cancel(const std::string& id);
   void tell(std::string record);
@@ -72,9 +74,11 @@ class BatchServer {
   std::deque<BatchLine> waiting_;  // requests without a place yet
   std::vector<std::unique_ptr<Live>> live_;
   std::vector<Generation*> round_;  // of the round at hand
+  std::set<std::int64_t> planned_;  // cells that lines have run
   bool stopping_ = false;           // no further line is taken
   bool mute_ = false;               // nobody takes records any more
-  std::int64_t n_done_ = 0, n_failed_ = 0, n_not_finite_ = 0, n_tokens_ = 0, n_reused_ = 0;
+  std::int64_t n_done_ = 0, n_failed_ = 0, n_not_finite_ = 0, n_unplanned_ = 0, n_tokens_ = 0,
+               n_reused_ = 0;
   std::exception_ptr failure_;  // of the input; what was read is still answered
 };
 

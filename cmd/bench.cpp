@@ -71,11 +71,11 @@ Exit run_make(BenchCommand& command) {
 
 // "128" or "1,2,4": whole numbers.
 std::vector<std::int64_t> parse_list(const std::string& option, const std::string& text,
-                                     std::int64_t high) {
+                                     std::int64_t high, std::int64_t low = 0) {
   std::vector<std::int64_t> list;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
-    list.push_back(parse_integer(option, text.substr(begin, end - begin), 0, high));
+    list.push_back(parse_integer(option, text.substr(begin, end - begin), low, high));
     begin = end + 1;
   }
   return list;
@@ -91,6 +91,8 @@ void check(const BenchOptions& bench) {
   refuse(has_prompts && bench.n_reply.size() > 1, "-n: one limit for the replies to --prompts");
   refuse(bench.null && !bench.against.empty(), "--null and --against: give one of them");
   for (std::size_t i = 0; i < bench.devices.size(); ++i) {
+    refuse(bench.devices[i].kind == ModelOptions::Device::Kind::automatic,
+           "--devices: name each, cpu or cuda:N");
     for (std::size_t k = 0; k < i; ++k) {
       refuse(device_name(bench.devices[i]) == device_name(bench.devices[k]),
              "--devices: one of them is given twice");
@@ -105,7 +107,9 @@ void check(const BenchOptions& bench) {
       !bench.parallel.empty() && (!bench.against.empty() || bench.null || !bench.devices.empty()),
       "--parallel: not with --against, --null or --devices; measure each alone");
   refuse(!bench.parallel.empty() && !bench.depth.empty(), "--parallel: takes no -d");
-  refuse(std::ranges::count(bench.parallel, 0) > 0, "--parallel: at least 1");
+  for (const std::int64_t n : bench.parallel) {
+    refuse(std::ranges::count(bench.parallel, n) > 1, "--parallel: a number is given twice");
+  }
   refuse(bench.profile && !bench.against.empty(),
          "--profile: not with --against; measure each alone");
   refuse(bench.receipt.drop_info, "--drop-info: the table is made of the times in the receipts");
@@ -117,6 +121,11 @@ Exit run_bench(BenchCommand& command) {
   BenchOptions& bench = command.bench;
   check(bench);
   if (bench.say.json) command.format = BenchFormat::json;
+  if (command.format == BenchFormat::csv && (bench.profile || !bench.parallel.empty())) {
+    throw Error(
+        Exit::usage,
+        "-o csv: a table of runs alone; --parallel and --profile go with md, json or jsonl");
+  }
   if (bench.modes.empty()) {
     bench.modes = bench.null ? std::vector<std::string>{"ordinary"}
                              : std::vector<std::string>{"ordinary", "auto"};
@@ -133,11 +142,16 @@ Exit run_bench(BenchCommand& command) {
     add_throughput(together.results(), table);
     n_series_left = together.is_complete() ? 0 : 1;
   }
-  (void)seal_bench(table, runs, bench);
+  if (table.n_found > 0) (void)seal_bench(table, runs, bench);
   write_out(bench_text(table, runs, command.format, stdout_is_terminal() || bench.costs));
   if (n_left > 0 && !bench.say.quiet) {
     write_err(fmt::format("bolt: {} runs are left; go on with the same command and --resume {}\n",
                           n_left, runs.folder()));
+  }
+  if (n_series_left > 0 && !bench.say.quiet) {
+    write_err(
+        "bolt: series of --parallel were cut short; the same command with --resume makes them "
+        "anew\n");
   }
   if (!table.equal || !table.claims.empty()) return Exit::no;
   if (n_left + n_series_left > 0) return Exit::interrupted;
@@ -210,7 +224,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_parsed(*sub, "--parallel", "N,...",
              "After the runs, all prompts with so many answered at once: tokens a second of all",
              [&bench](const std::string& option, const std::string& text) {
-               bench.parallel = parse_list(option, text, 256);
+               bench.parallel = parse_list(option, text, 256, 1);
              })
       ->group(what);
   sub->add_flag("--profile", bench.profile,

@@ -387,8 +387,31 @@ void BenchRuns::run_here(const Cell& cell) {
 }
 
 void BenchRuns::run_elsewhere(const Cell& cell) {
-  if (LineChild* const child = child_of(cell)) return ask_child(*child, cell);
-  run_child_once(cell);
+  if (LineChild* const child = child_of(cell)) {
+    ask_child(*child, cell);
+  } else {
+    run_child_once(cell);
+  }
+  check_child_run(cell);
+}
+
+void BenchRuns::check_child_run(const Cell& cell) {
+  const std::string& program = programs_[static_cast<std::size_t>(cell.build)];
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const std::string path = entry.path().string();
+    if (!receipts::is_receipt_name(path) || !seen_.insert(path).second) continue;
+    const receipts::Receipt receipt = receipts::read_receipt(path);
+    if (receipt.body.string_at("series.plan") != plan_->rid() ||
+        receipt.body.int_at("series.cell") != cell.number) {
+      continue;
+    }
+    const std::string why = plan_->mismatch(cell, receipt.body);
+    if (why.empty()) return;
+    throw Error(Exit::unmet, fmt::format("{}: cell {}, {}: not the planned run: {}", program,
+                                         cell.number, path, why));
+  }
+  throw Error(Exit::fault, fmt::format("{}: ended well and left no receipt of cell {}; is it bolt?",
+                                       program, cell.number));
 }
 
 std::vector<std::string> BenchRuns::child_args(std::int64_t package) const {
@@ -407,6 +430,9 @@ std::vector<std::string> BenchRuns::child_args(std::int64_t package) const {
   if (how.isa != Isa::automatic) add({"--isa", isa_name(how.isa)});
   if (options_.model.device.kind != ModelOptions::Device::Kind::automatic) {
     add({"--device", device_name(options_.model.device)});
+  }
+  if (!options_.receipt.redaction_key_file.empty()) {
+    add({"--redaction-key", options_.receipt.redaction_key_file});
   }
   return args;
 }
@@ -494,7 +520,13 @@ std::int64_t BenchRuns::run() {
     const std::string path = entry.path().string();
     if (!receipts::is_receipt_name(path)) continue;
     const receipts::Receipt receipt = receipts::read_receipt(path);
-    if (receipt.body.string_at("series.plan") == plan_->rid()) {
+    seen_.insert(path);
+    if (receipt.body.string_at("series.plan") != plan_->rid()) continue;
+    const std::string stop = receipt.body.string_at("stop.kind");
+    if (stop == "interrupted" || stop == "cancelled") {  // a run that was cut short is made again
+      fs::create_directories(folder_ + "/cut");
+      fs::rename(path, folder_ + "/cut/" + entry.path().filename().string());
+    } else {
       found.insert(receipt.body.int_at("series.cell"));
     }
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,8 @@ class BenchRuns {
   LineChild* child_of(const receipts::Cell& cell);
   void ask_child(LineChild& child, const receipts::Cell& cell);
   void run_child_once(const receipts::Cell& cell);
+  // Throws where a child's run left no receipt, or one of another run than was planned.
+  void check_child_run(const receipts::Cell& cell);
   bool drives_children() const { return !options_.against.empty(); }
   // Which session runs a package for a planned build.
   std::size_t session_of(std::int64_t package, std::int64_t build) const;
@@ -119,6 +122,7 @@ class BenchRuns {
   const BenchOptions options_;
   std::string folder_;
   std::vector<std::string> programs_;       // of each planned build
+  std::set<std::string> seen_;              // receipts in the folder that were looked at
   std::map<std::string, bool> takes_plan_;  // by program: whether its serve-stdin does
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<LineChild>> children_;
   std::vector<std::unique_ptr<Session>> sessions_;  // [device][package]

@@ -266,6 +266,30 @@ void write_row(JsonWriter& json, const BenchRow& row) {
   json.end_object();
 }
 
+void write_throughput(JsonWriter& json, const BenchThroughput& r) {
+  json.begin_object().member("package", r.package).member("mode", r.mode);
+  json.member("at_once", r.n_parallel).member("prompts", r.n_prompts);
+  json.member("passes", r.n_passes).member("tokens", r.n_tokens).member("plan", r.plan_rid);
+  write_spread(json, "tok_per_s", r.tok_per_s);
+  if (r.ratio.known()) {
+    json.key("speed").begin_object().member("times", r.ratio.value).member("low", r.ratio.low);
+    json.member("high", r.ratio.high).member("confidence", kConfidence).end_object();
+  }
+  json.member("equal", r.equal()).member("folder", r.folder).end_object();
+}
+
+void write_profile(JsonWriter& json, const BenchProfile& profile) {
+  json.begin_object().member("package", profile.package).member("mode", profile.mode);
+  json.member("decoded", profile.n_decoded).member("prompt", profile.n_prompt);
+  for (const bool is_prompt : {false, true}) {
+    json.key(is_prompt ? "prompt_ns" : "decode_ns").begin_object();
+    const Profile& parts = is_prompt ? profile.prompt : profile.decode;
+    for (std::size_t i = 0; i < kPartNames.size(); ++i) json.member(kPartNames[i], parts.ns[i]);
+    json.end_object();
+  }
+  json.end_object();
+}
+
 std::string json_table(const BenchTable& table, const BenchRuns& runs) {
   JsonWriter json(1);
   json.begin_object().member("plan", runs.plan().rid()).member("planned", table.n_planned);
@@ -289,30 +313,10 @@ std::string json_table(const BenchTable& table, const BenchRuns& runs) {
   }
   json.end_array();
   json.key("parallel").begin_array();
-  for (const BenchThroughput& r : table.throughput) {
-    json.begin_object().member("package", r.package).member("mode", r.mode);
-    json.member("at_once", r.n_parallel).member("prompts", r.n_prompts);
-    json.member("passes", r.n_passes).member("tokens", r.n_tokens).member("plan", r.plan_rid);
-    write_spread(json, "tok_per_s", r.tok_per_s);
-    if (r.ratio.known()) {
-      json.key("speed").begin_object().member("times", r.ratio.value).member("low", r.ratio.low);
-      json.member("high", r.ratio.high).member("confidence", kConfidence).end_object();
-    }
-    json.member("equal", r.equal()).member("folder", r.folder).end_object();
-  }
+  for (const BenchThroughput& series : table.throughput) write_throughput(json, series);
   json.end_array();
   json.key("profiles").begin_array();
-  for (const BenchProfile& profile : runs.profiles()) {
-    json.begin_object().member("package", profile.package).member("mode", profile.mode);
-    json.member("decoded", profile.n_decoded).member("prompt", profile.n_prompt);
-    for (const bool is_prompt : {false, true}) {
-      json.key(is_prompt ? "prompt_ns" : "decode_ns").begin_object();
-      const Profile& parts = is_prompt ? profile.prompt : profile.decode;
-      for (std::size_t i = 0; i < kPartNames.size(); ++i) json.member(kPartNames[i], parts.ns[i]);
-      json.end_object();
-    }
-    json.end_object();
-  }
+  for (const BenchProfile& profile : runs.profiles()) write_profile(json, profile);
   json.end_array();
   json.key("peak_bytes").begin_object();
   for (const auto& [build, peak] : runs.costs().peaks)
@@ -364,6 +368,16 @@ std::string bench_text(const BenchTable& table, const BenchRuns& runs, BenchForm
       for (const BenchRow& row : table.rows) {
         JsonWriter json;
         write_row(json, row);
+        text += json.take() + "\n";
+      }
+      for (const BenchThroughput& series : table.throughput) {
+        JsonWriter json;
+        write_throughput(json, series);
+        text += json.take() + "\n";
+      }
+      for (const BenchProfile& profile : runs.profiles()) {
+        JsonWriter json;
+        write_profile(json, profile);
         text += json.take() + "\n";
       }
       return text;

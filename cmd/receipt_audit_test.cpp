@@ -133,6 +133,49 @@ TEST_CASE("bench, audit: 2 builds x 2 modes x prompts x 2 passes, then five dama
   finds("broken 1");
 }
 
+TEST_CASE(
+    "bench: a build that leaves no receipt is a fault; keyed runs compare; cells are run once") {
+  const ScratchFolder home;
+  const std::vector<std::string> one = {"--prompts", prompts(home, 1), "--modes", "ordinary", "-r",
+                                        "1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), one.begin(), one.end());
+    return more;
+  };
+  const Ended silent = bench(home, home.file("silent"), with({"--against", "/bin/true"}));
+  CHECK(silent.status == 6);
+  CHECK(silent.err.find("/bin/true: ended well and left no receipt") != std::string::npos);
+  CHECK(silent.out.empty());
+
+  write_bytes(home.file("key"), std::string(64, 'a'));
+  fs::permissions(home.file("key"), fs::perms::owner_read);
+  const Ended keyed = bench(home, home.file("keyed"),
+                            with({"--against", other_build(home), "--redact", "keyed",
+                                  "--redaction-key", home.file("key")}));
+  INFO(keyed.err);
+  CHECK(keyed.status == 0);
+
+  // The plan's only cell by serve-stdin, after the bench and twice over.
+  const std::string folder = home.file("plain");
+  REQUIRE(bench(home, folder, one).status == 0);
+  const std::string plan = folder + "/plan.bolt.jsonl", run = files_by_cell(folder).at(0);
+  JsonWriter ids;
+  ids.value(receipts::read_receipt(run).attached.prompt_ids.value());
+  const std::string line =
+      R"({"cell": 0, "max_tokens": 6, "temperature": 0, "draft": "off", "prompt_ids": )" +
+      ids.take() + "}\n";
+  fs::remove(run);
+  Start start{.args = {"serve-stdin", "-q", "--receipts", home.file("served"), "--plan", plan}};
+  start.input = line + line;
+  const Ended twice = run_bolt(home, start);
+  CHECK(twice.status == 1);
+  CHECK(twice.err.find("line 2: not the planned run: cell 0 was run by an earlier line") !=
+        std::string::npos);
+  const Ended audit = run_bolt(home, {"receipt", "audit", folder, "--plan", plan});
+  INFO(audit.out);
+  CHECK(audit.status == 0);
+}
+
 TEST_CASE("bench: replies at once are those alone, in series that audit clean; parts are timed") {
   const ScratchFolder home;
   const std::string folder = home.file("series");
