@@ -1,6 +1,6 @@
 // y = W x on the device (arithmetic.md §4): the arguments of its kernels and their launchers.
-// linear_rows.cu serves few rows (memory-bound), linear_mma.cu many (tensor cores), linear_blocks.cu
-// fp8 and GGUF's blocks.
+// linear_rows.cu serves few rows (memory-bound), linear_mma.cu many (tensor cores),
+// linear_blocks.cu fp8 and GGUF's blocks.
 #pragma once
 
 #include <cuda_runtime.h>

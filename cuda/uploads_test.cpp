@@ -1,5 +1,7 @@
 // Weights reach the device once, whoever shares them: the draft head computes with the model's own
 // embedding and head.
+#include "cuda/uploads.h"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -8,7 +10,6 @@
 #include "core/pack/graph_walk.h"
 #include "core/pack/package.h"
 #include "cuda/ops.h"
-#include "cuda/uploads.h"
 
 namespace bolt::cuda {
 namespace {

@@ -23,9 +23,9 @@ struct Written {
 
 // Fill in run_id and time.utc where empty, seal, write: an O_EXCL temporary file (0600) in the same
 // folder, renamed to a name that must be free, so of two writers one loses (Failure usage), and
-// synced before this returns. In a folder the name is UTC time + run_id's first 8 hex, NAME.bolt.jsonl. A `file` that
-// is a device or a pipe is written to as it is. Failure fault when the disk says no: then nothing
-// is left behind.
+// synced before this returns. In a folder the name is UTC time + run_id's first 8 hex,
+// NAME.bolt.jsonl. A `file` that is a device or a pipe is written to as it is. Failure fault when
+// the disk says no: then nothing is left behind.
 Written write_run(RunFacts& facts, const Where& where);
 Written write_conversion(ConversionFacts& facts, const Where& where);
 // An opening session (facts.totals empty) or a closing one.

@@ -122,7 +122,7 @@ struct Sampled {
                              // 0 where it is not wanted
 };
 
-struct RoundTask;     // core/ops/round.h
+struct RoundTask;  // core/ops/round.h
 struct RoundOutcome;
 
 class Ops {
@@ -218,8 +218,8 @@ class Ops {
                       std::span<Sampled> out) = 0;
 
   // A round of one sequence: every level of the head and its sample while the chain goes on, then
-  // the window of the drafts that are worth it. Its definition is made of the ops above (round.cpp);
-  // a device overrides it to wait but once.
+  // the window of the drafts that are worth it. Its definition is made of the ops above
+  // (round.cpp); a device overrides it to wait but once.
   virtual void run_round(const RoundTask& task, RoundOutcome& outcome);
 
   // Returns when all that was asked for is done.
