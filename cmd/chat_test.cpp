@@ -66,10 +66,12 @@ TEST_CASE("chat: Ctrl-C stops the reply, clears the line, and never leaves; Ctrl
   chat.type("/stats\r");
   CHECK_FALSE(chat.wait_for("interrupted, receipt").empty());
   chat.wait_for("> ");
-  // A Ctrl-D that the terminal takes before the line editor listens is lost, as at any prompt:
-  // press it again.
+  // A Ctrl-D that the terminal takes before the line editor listens is lost, as at any prompt, and
+  // leaves nothing where the line holds text: clear it and press again.
   int ended = -1;
   for (int press = 0; press < 4 && ended == -1; ++press) {
+    if (press > 0) chat.type("\003");
+    (void)chat.wait_for_end(press > 0 ? 1 : 0);
     chat.type("\004");
     ended = chat.wait_for_end(5);
   }
@@ -137,7 +139,9 @@ TEST_CASE("chat: keys typed during a reply stay out of its text and become the n
     const ScratchFolder home;
     Terminal chat(home, {"run", "-q", "--no-think", "--ignore-eos", "-n", "600"}, term);
     chat.wait_for("> ");
-    CHECK(chat.echoes() == (term == "dumb"));  // libedit shows keys itself
+    // libedit shows keys itself, from a moment after its prompt on.
+    for (int i = 0; i < 50 && chat.echoes() != (term == "dumb"); ++i) (void)chat.wait_for_end(0);
+    CHECK(chat.echoes() == (term == "dumb"));
     chat.type("Count from 1 to 20.\n");
     CHECK_FALSE(chat.wait_for("5, 6").empty());
     CHECK_FALSE(chat.echoes());
