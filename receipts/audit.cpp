@@ -139,11 +139,12 @@ std::string compare_all(const Plan& plan, const std::map<std::int64_t, Run>& run
   std::map<std::pair<std::int64_t, std::int64_t>, const Run*> references;
   for (const auto& [number, run] : runs) {
     Tally& tally = matrix[{run.cell.build, run.cell.mode}];
-    const auto [at, first] = references.try_emplace({run.cell.prompt, run.cell.package}, &run);
+    // Before it can be what others are held against.
     if (const std::string why = plan.mismatch(run.cell, run.receipt.body); !why.empty()) {
       findings.add(findings.unlike, cell_name(plan, run.cell) + ": " + why);
       continue;
     }
+    const auto [at, first] = references.try_emplace({run.cell.prompt, run.cell.package}, &run);
     const Comparison c = compare_runs(at->second->receipt, run.receipt);
     if (!c.other_task.empty())
       return cell_name(plan, run.cell) + ": " + c.other_task[0] + " differs";

@@ -178,6 +178,18 @@ TEST_CASE("audit: case 29 and mixed tasks: nothing to check is never a success")
   CHECK_THROWS_AS(sealed_lines(plan_body(empty), ""), Failure);
 }
 
+TEST_CASE("audit: a first run of another prompt is named itself, and no measure of the others") {
+  const Series240 series(2);
+  RunFacts other = series.facts(0);
+  other.task.prompt_ids = {7};
+  Series240::write(other, series.file(0));
+  std::string said;
+  CHECK(series.status(&said) == 1);
+  CHECK(said.find("cell 0") != std::string::npos);
+  CHECK(said.find("another prompt than planned") != std::string::npos);
+  CHECK(said.find("cell 1") == std::string::npos);
+}
+
 TEST_CASE("plan: cells are numbered with modes fastest, and the second pass runs backwards") {
   const Plan plan(read_receipt_text(sealed_lines(plan_body(sample_plan(3)), ""), "plan"));
   CHECK(plan.n_cells() == 24);
