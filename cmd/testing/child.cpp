@@ -191,7 +191,8 @@ void write_bytes(const std::string& path, const std::string& bytes) {
 }
 
 Terminal::Terminal(const ScratchFolder& home, const std::vector<std::string>& args,
-                   const std::string& term, const std::string& out_file) {
+                   const std::string& term, const std::string& out_file)
+    : edits_(term != "dumb") {
   const std::vector<std::string> env = environment(home, {{"TERM", term}});
   winsize size = {24, 80, 0, 0};
   std::array<int, 2> report{};
@@ -235,6 +236,8 @@ Terminal::~Terminal() {
 }
 
 void Terminal::type(const std::string& keys) {
+  const auto deadline = Clock::now() + std::chrono::seconds(2);
+  while (edits_ && echoes() && Clock::now() < deadline) read_some(5);
   REQUIRE(::write(fd_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
 }
 

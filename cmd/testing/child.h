@@ -74,6 +74,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
+  // Types once the line editor listens: libedit shows its prompt a moment before it takes the keys.
   void type(const std::string& keys);
   // Reads until `text` has come after the last match; answers all since then, empty on the limit.
   std::string wait_for(const std::string& text, int limit_s = 30);
@@ -86,6 +87,7 @@ class Terminal {
  private:
   bool read_some(int wait_ms);
 
+  const bool edits_;              // a line editor, unless the terminal is dumb
   pid_t leader_ = -1, pid_ = -1;  // of the session; bolt's
   int fd_ = -1;
   int report_ = -1;  // the leader writes bolt's pid, and its status when it has ended
