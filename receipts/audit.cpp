@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -207,16 +206,8 @@ AuditResult audit(const std::vector<std::string>& folders, const Receipt& plan_r
   const Plan plan(plan_receipt);
   Findings findings;
   std::map<std::int64_t, Run> runs;
-  std::set<std::string> files;
-  for (const std::string& folder : folders) {
-    std::error_code error;
-    std::filesystem::directory_iterator at(folder, error);
-    if (error) throw Failure(Status::unmet, folder + ": cannot list: " + error.message());
-    for (; at != std::filesystem::directory_iterator(); ++at) {
-      const std::string name = at->path().string();
-      if (is_receipt_name(name) || is_pack_name(name)) files.insert(name);
-    }
-  }
+  const std::set<std::string> files = list_folders(
+      folders, [](const std::string& path) { return is_receipt_name(path) || is_pack_name(path); });
   for (const std::string& file : files) collect_file(file, plan, options, runs, findings);
   if (runs.empty()) {
     throw Failure(Status::unmet,

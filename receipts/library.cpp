@@ -72,6 +72,21 @@ void each_receipt(const std::string& folder, const std::function<bool(const List
   }
 }
 
+std::set<std::string> list_folders(const std::vector<std::string>& folders,
+                                   const std::function<bool(const std::string& path)>& wanted) {
+  std::set<std::string> paths;
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    std::filesystem::directory_iterator at(folder, error);
+    if (error) throw Failure(Status::unmet, folder + ": cannot list: " + error.message());
+    for (; at != std::filesystem::directory_iterator(); ++at) {
+      const std::string path = at->path().string();
+      if (wanted(path)) paths.insert(path);
+    }
+  }
+  return paths;
+}
+
 std::map<std::string, std::string> find_receipts(const std::set<std::string>& rids,
                                                  const std::vector<std::string>& folders) {
   std::map<std::string, std::string> names;

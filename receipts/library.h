@@ -25,6 +25,11 @@ struct Listed {
 // passed over.
 void each_receipt(const std::string& folder, const std::function<bool(const Listed&)>& found);
 
+// The paths in these folders that `wanted` takes, in order. Failure(unmet) for a folder that cannot
+// be listed.
+std::set<std::string> list_folders(const std::vector<std::string>& folders,
+                                   const std::function<bool(const std::string& path)>& wanted);
+
 // Names of those of `rids` that lie in the folders.
 std::map<std::string, std::string> find_receipts(const std::set<std::string>& rids,
                                                  const std::vector<std::string>& folders);

@@ -130,15 +130,7 @@ Answer audit_lines(const std::vector<std::string>& folders, const std::string& i
                    const LinesAuditOptions& options) {
   plant_and_find();
   Found found;
-  std::set<std::string> packs;
-  for (const std::string& folder : folders) {
-    std::error_code error;
-    std::filesystem::directory_iterator at(folder, error);
-    if (error) throw Failure(Status::unmet, folder + ": cannot list: " + error.message());
-    for (; at != std::filesystem::directory_iterator(); ++at) {
-      if (is_pack_name(at->path().string())) packs.insert(at->path().string());
-    }
-  }
+  const std::set<std::string> packs = list_folders(folders, is_pack_name);
   for (const std::string& pack : packs) collect_pack(pack, options, found);
 
   std::ifstream in(input, std::ios::binary);
