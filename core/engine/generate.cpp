@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 
 namespace bolt {
+
 const char* finish_name(Finish finish) {
   switch (finish) {
     case Finish::eos:

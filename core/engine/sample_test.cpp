@@ -328,6 +328,26 @@ const char* const kGivenCounters =
     "19 65 19 0 1 15 0 60 14 11 7 5 4 2 1 0 0 0 0 0 0 0 0 "
     "8 102 8 0 0 0 0 105 8 8 8 6 6 5 5 4 2 2 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 ";
 
+TEST_CASE("sample: scripted drafts of a reply that a stop id ends change nothing") {
+  const Package& package = sample_package();
+  const auto engine = Engine::open(package, options_of());
+  const auto sequence = engine->new_sequence();
+  const auto prompts = testing::read_real30(package);
+  for (const std::size_t i : {0, 1, 2, 3}) {  // the stop falls elsewhere in the last chain
+    Request request = request_of(prompts[i], 400, {DraftOptions::Source::off, -1});
+    request.stop_ids = package.config().stop_ids;
+    const Answer plain = answer(*engine, *sequence, request);
+    REQUIRE(plain.finish == Finish::eos);
+    for (const double rate : {1.0, 0.6}) {
+      request.script = std::make_shared<Script>(Script{plain.ids, rate, 5});
+      for (const int drafts : {-1, 6, 7}) {
+        request.draft = {DraftOptions::Source::automatic, drafts};
+        CHECK(answer(*engine, *sequence, request) == plain);
+      }
+    }
+  }
+}
+
 TEST_CASE("sample: counters repeat exactly, given a cost table") {
   const Package& package = sample_package();
   EngineOptions options = options_of();

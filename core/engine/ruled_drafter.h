@@ -1,0 +1,69 @@
+// What drafters that follow the depth rule share, wherever their drafts come from.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "core/engine/depth_rule.h"
+#include "core/engine/drafter.h"
+
+namespace bolt {
+
+class RuledDrafter : public Drafter {
+ public:
+  // Those of the chain that are worth their rows.
+  void choose(std::span<const Draft> chain, DraftPlan& plan) override {
+    const auto n = rule_ ? static_cast<std::size_t>(rule_->n_verified(chain)) : chain.size();
+    float product = 1.0f;
+    for (const Draft& draft : chain.first(n)) {
+      plan.ids.push_back(draft.id);
+      product *= draft.probability;
+      plan.gains.push_back(rule_ ? product * product : kUnweighed);
+    }
+  }
+  void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
+    if (!rule_) return;
+    rule_->share(plan.n_sharing);
+    rule_->learn(plan.is_copy, plan.draft_vocab, n_levels, static_cast<int>(plan.ids.size()),
+                 n_accepted + 1);
+  }
+
+ protected:
+  // The gain of drafts of a fixed number, which a shared round does not weigh.
+  static constexpr float kUnweighed = 2.0f;
+
+  // fixed: drafts at most, without a rule; < 0: the rule decides.
+  RuledDrafter(int fixed, CostSource costs) : fixed_(fixed), costs_(std::move(costs)) {}
+
+  int most_drafts(int max_drafts) const {
+    return fixed_ >= 0 ? std::min(max_drafts, fixed_) : max_drafts;
+  }
+  // Tells the rule, if there is one, who shares the round, and the loop what the rule knows.
+  void share(DraftPlan& plan) {
+    if (fixed_ >= 0) return;
+    if (!rule_) rule_.emplace(costs_());
+    rule_->share(plan.n_sharing);
+    plan.rate = rule_->rate();
+    plan.costs = &costs_();
+  }
+  // What a chain's levels and rows cost, if a rule weighs them.
+  void price(DraftPlan& plan) {
+    if (!rule_) return;
+    rule_->price_drafts(plan.draft_vocab, prices_);
+    rule_->price_rows(row_prices_);
+    plan.go_on = prices_;
+    plan.row_prices = row_prices_;
+  }
+  const std::optional<DepthRule>& rule() const { return rule_; }
+
+ private:
+  const int fixed_;
+  CostSource costs_;
+  std::optional<DepthRule> rule_;
+  std::array<float, kWindowRowsMax> prices_{};
+  std::array<double, kWindowRowsMax> row_prices_{};
+};
+
+}  // namespace bolt
