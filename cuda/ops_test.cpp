@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <thread>
 
@@ -15,13 +14,6 @@ namespace bolt::cuda {
 namespace {
 
 const int kRepeats = is_brief() ? 2 : 5;
-constexpr Format kFormats[] = {Format::f32,    Format::bf16,    Format::f16,  Format::q8,
-                               Format::nvfp4,  Format::fp8,     Format::q4_0, Format::q4_1,
-                               Format::q5_0,   Format::q5_1,    Format::q2_k, Format::q3_k,
-                               Format::q4_k,   Format::q5_k,    Format::q6_k, Format::iq4_nl,
-                               Format::iq4_xs, Format::iq2_xxs, Format::mxfp4};
-static_assert(std::size(kFormats) == static_cast<std::size_t>(Format::mxfp4) + 1);
-bool is_block(Format format) { return block_form(format).n_cols > 0; }
 
 struct Ground {
   HostOps host{2, cpu_has(Isa::avx2) ? Isa::avx2 : Isa::scalar};
@@ -67,7 +59,7 @@ TEST_CASE("linear: every format, rows 1..40 and more, odd shapes") {
   struct Shape {
     int n, k;
   };
-  for (const Format format : kFormats) {
+  for (const Format format : kAllFormats) {
     for (const Shape shape : {Shape{64, 512}, {33, 40}, {7, 24}, {100, 300}, {256, 2048}}) {
       if (!is_mine()) continue;
       const SyntheticWeight w = synthetic_weight(format, 1, shape.n, shape.k, 11);
@@ -123,7 +115,7 @@ TEST_CASE("linear: prompt chunks against wide matrices, alone and among others")
   struct Shape {
     int rows, n, k;
   };
-  for (const Format format : kFormats) {
+  for (const Format format : kAllFormats) {
     for (const Shape s : {Shape{512, 10300, 96},
                           {200, 10300, 290},
                           {128, 16900, 64},
@@ -166,7 +158,7 @@ TEST_CASE("linear: very long rows") {
   Ground g;
   constexpr int kCols = 33056;
   const auto operand_host = g.host.operand(9, kCols), operand_device = g.device.operand(9, kCols);
-  for (const Format format : kFormats) {
+  for (const Format format : kAllFormats) {
     if (!is_mine()) continue;
     const SyntheticWeight w = synthetic_weight(format, 1, 40, kCols, 41);
     const Weight on_device = g.copies.put(w.weight);
@@ -204,7 +196,7 @@ TEST_CASE("embed: plain and packed tables of every format") {
     return rows_that_differ(x, x.read_device(g.device), batch.host_marks);
   };
   const std::vector<int> ids{0, 69, 31, 32, 5, 5, 64};
-  for (const Format format : kFormats) {
+  for (const Format format : kAllFormats) {
     for (const int n_cols : {24, 300, 512}) {
       const SyntheticWeight w = synthetic_weight(format, 1, kIds, n_cols, 51);
       const SyntheticWeight other = synthetic_weight(format, 1, kIds, n_cols, 52);
@@ -553,7 +545,7 @@ TEST_CASE("experts: routing groups, latents, few rows and many") {
     int experts, top_k, groups, kept, d_in, d_expert;
     bool norm;
   };
-  for (const Format format : kFormats) {
+  for (const Format format : kAllFormats) {
     for (const Shape s : {Shape{16, 4, 1, 1, 128, 128, true},
                           {32, 6, 4, 2, 96, 72, false},
                           {8, 8, 8, 8, 40, 33, true},

@@ -4,7 +4,6 @@
 #include "core/ops/contract.h"
 
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -19,12 +18,6 @@ namespace bolt {
 namespace {
 
 constexpr float kEps = 1e-5f;
-constexpr Format kFormats[] = {Format::f32,    Format::bf16,    Format::f16,  Format::q8,
-                               Format::nvfp4,  Format::fp8,     Format::q4_0, Format::q4_1,
-                               Format::q5_0,   Format::q5_1,    Format::q2_k, Format::q3_k,
-                               Format::q4_k,   Format::q5_k,    Format::q6_k, Format::iq4_nl,
-                               Format::iq4_xs, Format::iq2_xxs, Format::mxfp4};
-static_assert(std::size(kFormats) == static_cast<std::size_t>(Format::mxfp4) + 1);
 
 // Rows of one call with their marks, as a sequence's segment.
 struct Call {
@@ -55,8 +48,8 @@ class Vectors {
   std::string digest() {
     embeddings();
     norms();
-    for (Format format : kFormats) linears(format);
-    for (Format format : kFormats) experts(format);
+    for (Format format : kAllFormats) linears(format);
+    for (Format format : kAllFormats) experts(format);
     sums();
     mamba();
     attention();
@@ -136,7 +129,7 @@ class Vectors {
       ops_.embed(upload(table), call.ids, x);
       record("embed", call, x);
     }
-    for (Format format : kFormats) {  // in tiles, as embeddings of codes are
+    for (Format format : kAllFormats) {  // in tiles, as embeddings of codes are
       const int n_rows = 41, n_cols = 300;
       Call call(4);
       call.ids = {40, 0, 31, 32};

@@ -178,7 +178,7 @@ SyntheticWeight synthetic_weight(Format format, int n_matrices, int n_rows, int 
   const auto skip = (64 - reinterpret_cast<std::uintptr_t>(made.storage.data()) % 64) % 64;
   std::byte* data = made.storage.data() + skip;
   w.data = data;
-  if (block_form(format).n_cols > 0) put_blocks(w, data, seed, scale);
+  if (is_block(format)) put_blocks(w, data, seed, scale);
   std::uint64_t i = 0;
   for (int m = 0; m < n_matrices && block_form(format).n_cols == 0; ++m) {
     for (int row = 0; row < n_rows; ++row) {
@@ -211,7 +211,7 @@ SyntheticWeight plain_weight(std::vector<float> values, int n_rows, int n_cols) 
 }
 
 double weight_value(const Weight& w, int m, int row, int column) {
-  if (block_form(w.format).n_cols > 0) {
+  if (is_block(w.format)) {
     std::vector<float> values(static_cast<std::size_t>(w.n_cols));
     packed_row(w.format, w.matrix(m), w.n_cols, w.gains != nullptr ? w.gains[m] : 1.0f, row,
                values.data());

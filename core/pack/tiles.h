@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "core/pack/graph.h"
 
@@ -111,6 +112,17 @@ constexpr BlockForm block_form(Format format) {
   }
   return f;
 }
+
+// Whether a format's tiles are laid out by a BlockForm: fp8's and GGUF's are.
+constexpr bool is_block(Format format) { return block_form(format).n_cols > 0; }
+
+// Every format, in the order of the enumeration.
+inline constexpr Format kAllFormats[] = {
+    Format::f32,    Format::bf16,   Format::f16,     Format::q8,   Format::nvfp4,
+    Format::fp8,    Format::q4_0,   Format::q4_1,    Format::q5_0, Format::q5_1,
+    Format::q2_k,   Format::q3_k,   Format::q4_k,    Format::q5_k, Format::q6_k,
+    Format::iq4_nl, Format::iq4_xs, Format::iq2_xxs, Format::mxfp4};
+static_assert(std::size(kAllFormats) == static_cast<std::size_t>(Format::mxfp4) + 1);
 
 constexpr int block_bytes(Format format) {
   switch (format) {
