@@ -73,10 +73,8 @@ Exit run_make(BenchCommand& command) {
 std::vector<std::int64_t> parse_list(const std::string& option, const std::string& text,
                                      std::int64_t high, std::int64_t low = 0) {
   std::vector<std::int64_t> list;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    list.push_back(parse_integer(option, text.substr(begin, end - begin), low, high));
-    begin = end + 1;
+  for (const std::string& part : split_list(text)) {
+    list.push_back(parse_integer(option, part, low, high));
   }
   return list;
 }
@@ -135,12 +133,12 @@ Exit run_bench(BenchCommand& command) {
   BenchRuns runs(bench);
   const std::int64_t n_left = runs.run();
   BenchTable table = bench_table(runs, bench);
-  std::int64_t n_series_left = 0;
+  bool series_left = false;
   if (!bench.parallel.empty() && n_left == 0) {
     BenchParallel together(runs, bench);
     together.run();
     add_throughput(together.results(), table);
-    n_series_left = together.is_complete() ? 0 : 1;
+    series_left = !together.is_complete();
   }
   if (table.n_found > 0) (void)seal_bench(table, runs, bench);
   write_out(bench_text(table, runs, command.format, stdout_is_terminal() || bench.costs));
@@ -148,13 +146,13 @@ Exit run_bench(BenchCommand& command) {
     write_err(fmt::format("bolt: {} runs are left; go on with the same command and --resume {}\n",
                           n_left, runs.folder()));
   }
-  if (n_series_left > 0 && !bench.say.quiet) {
+  if (series_left && !bench.say.quiet) {
     write_err(
         "bolt: series of --parallel were cut short; the same command with --resume makes them "
         "anew\n");
   }
   if (!table.equal || !table.claims.empty()) return Exit::no;
-  if (n_left + n_series_left > 0) return Exit::interrupted;
+  if (n_left > 0 || series_left) return Exit::interrupted;
   return table.not_comparable.empty() ? Exit::ok : Exit::unmet;
 }
 
@@ -207,10 +205,8 @@ void add_bench(CLI::App& app, Action& action) {
   add_parsed(*sub, "--devices", "DEVICE,...",
              "Devices to hold against each other, cpu or cuda:N; the first is the base",
              [&bench](const std::string& option, const std::string& text) {
-               for (std::size_t begin = 0; begin <= text.size();) {
-                 const std::size_t end = std::min(text.find(',', begin), text.size());
-                 bench.devices.push_back(parse_device(option, text.substr(begin, end - begin)));
-                 begin = end + 1;
+               for (const std::string& part : split_list(text)) {
+                 bench.devices.push_back(parse_device(option, part));
                }
              })
       ->group(what);

@@ -380,7 +380,7 @@ void BenchRuns::run_here(const Cell& cell) {
                  outcome.reply.ids);
   costs_.seal_ns.push_back(outcome.seal_ns);
   costs_.run_ns.push_back(outcome.total_ns);
-  costs_.peaks[0] = std::max(costs_.peaks[0], own_peak_bytes());
+  note_peak(0, own_peak_bytes());
   if (const int ordinal = session.engine().backend().ordinal; ordinal >= 0) {
     if (const auto state = gpu_state(ordinal)) costs_.gpu[cell.number] = *state;
   }
@@ -471,8 +471,7 @@ void BenchRuns::ask_child(LineChild& child, const Cell& cell) {
     throw Error(Exit::fault, fmt::format("{}: {}", programs_[static_cast<std::size_t>(cell.build)],
                                          receipts::inert(answer)));
   }
-  std::uint64_t& peak = costs_.peaks[cell.build];
-  peak = std::max(peak, child.peak_bytes());
+  note_peak(cell.build, child.peak_bytes());
 }
 
 // Another build's `run`, a process a run.
@@ -510,8 +509,7 @@ void BenchRuns::run_child_once(const Cell& cell) {
                                             : std::string("ended"),
                             end.status, receipts::inert(end.errors)));
   }
-  std::uint64_t& peak = costs_.peaks[cell.build];
-  peak = std::max(peak, end.peak_bytes);
+  note_peak(cell.build, end.peak_bytes);
 }
 
 std::int64_t BenchRuns::run() {

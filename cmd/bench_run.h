@@ -2,6 +2,7 @@
 // leaves a receipt of each. What they come to is bench_report.h's, which reads those receipts.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -105,6 +106,9 @@ class BenchRuns {
   void warm_up(std::size_t package, const std::string& mode);
   Task task(const receipts::Cell& cell) const;
   void run_here(const receipts::Cell& cell);
+  void note_peak(std::int64_t build, std::uint64_t bytes) {
+    costs_.peaks[build] = std::max(costs_.peaks[build], bytes);
+  }
   void run_elsewhere(const receipts::Cell& cell);
   // The arguments of a child of another build, but for what one run asks for.
   std::vector<std::string> child_args(std::int64_t package) const;

@@ -34,13 +34,13 @@ struct Pipe {
 };
 
 // Where a child's stdin, stdout and stderr go: a descriptor, or a path.
-struct Stream {
+struct Direction {
   int descriptor = -1;
   std::string path;
 };
 
-pid_t spawn(const std::string& program, const std::vector<std::string>& args, const Stream& in,
-            const Stream& out, const Stream& err) {
+pid_t spawn(const std::string& program, const std::vector<std::string>& args, const Direction& in,
+            const Direction& out, const Direction& err) {
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
@@ -48,7 +48,7 @@ pid_t spawn(const std::string& program, const std::vector<std::string>& args, co
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
-  const auto direct = [&actions](const Stream& stream, int to) {
+  const auto direct = [&actions](const Direction& stream, int to) {
     if (stream.path.empty()) {
       ::posix_spawn_file_actions_adddup2(&actions, stream.descriptor, to);
     } else {

@@ -39,11 +39,7 @@ receipts::Attach parse_attach(std::string_view option, std::string_view text) {
                               {"logits", &attach.logits},
                               {"state", &attach.state},
                               {"none", &none}};
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    *parse_name(option, text.substr(begin, end - begin), parts) = true;
-    begin = end + 1;
-  }
+  for (const std::string& part : split_list(text)) *parse_name(option, part, parts) = true;
   if (none && text != "none") {
     throw Error(Exit::usage, fmt::format("{}: none stands alone, not with others", option));
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -79,6 +80,16 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text) {
   const int shift = power == std::string_view::npos ? 0 : 10 * (static_cast<int>(power) + 1);
   if (shift > 0) text.remove_suffix(1);
   return parse_integer(option, text, 0, std::numeric_limits<std::int64_t>::max() >> shift) << shift;
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 std::string parse_hex(std::string_view option, std::string_view text, std::size_t max_bytes) {

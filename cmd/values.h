@@ -25,6 +25,8 @@ float parse_float(std::string_view option, std::string_view text, float low, flo
 std::uint64_t parse_u64(std::string_view option, std::string_view text);
 // A number of bytes, with a suffix k, M, G or T (powers of 1024) or none.
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
+// "a,b" -> {"a", "b"}; empty parts are kept, for whoever reads them to refuse.
+std::vector<std::string> split_list(std::string_view text);
 // Lower-case hex of an even length up to max_bytes; upper case is lowered.
 std::string parse_hex(std::string_view option, std::string_view text, std::size_t max_bytes);
 // Error(usage): OPTION: TEXT is not one of NAMES.
