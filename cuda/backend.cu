@@ -53,9 +53,8 @@ std::uint64_t weight_bytes(const Graph& graph, std::optional<Format> as) {
     if (!seen.insert(w.data).second) return;
     std::uint64_t n = w.bytes;
     if (as && w.layout == Layout::tiles) {
-      const auto tiles = static_cast<std::uint64_t>(w.n_matrices) *
-                         static_cast<std::uint64_t>((w.n_rows + kTileRows - 1) / kTileRows);
-      n = std::min(n, tiles * tile_bytes(*as, w.n_cols));
+      n = std::min(n, static_cast<std::uint64_t>(w.n_matrices) *
+                          packed_matrix_bytes(*as, w.n_rows, w.n_cols));
     }
     bytes += aligned(n);
     if (w.gains != nullptr) bytes += aligned(static_cast<std::size_t>(w.n_matrices) * 4);

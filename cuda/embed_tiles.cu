@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(256)
   const std::byte* tile = table + id / kTileRows * tile_bytes;
   const float gain = gains != nullptr ? *gains : 1.0f;
   float* to = x + blockIdx.x * stride;
-  if constexpr (blocks_serve(F)) {
+  if constexpr (is_block(F)) {
     // Thread: four columns that share a word of codes.
     for (int i = threadIdx.x; 4 * i < n_cols; i += blockDim.x) {
       const int h = (i >> 2) & 1, t = i & 3;

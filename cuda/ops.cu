@@ -123,8 +123,7 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
   int last_position = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& s = segments[i];
-    host.segments[i] = {s.first_row, s.n_rows, s.first_position, s.n_live,
-                        s.n_sure,    s.n_lag,  s.slot,           first_page};
+    host.segments[i] = view_of(s, first_page);
     std::copy(s.pages.begin(), s.pages.end(), host.pages + first_page);
     first_page += static_cast<int>(s.pages.size());
     std::fill_n(host.row_segment + s.first_row, s.n_rows, static_cast<int>(i));
@@ -137,9 +136,7 @@ void CudaOps::upload_batch(std::span<const Segment> segments, std::span<const in
 
   n_rows_ = n_rows;
   n_segments_ = static_cast<int>(segments.size());
-  // Grids cover a power of two of tiles, so that a graph serves until the context doubles.
-  max_tiles_ = 1;
-  while (max_tiles_ < last_position / kPageKeys + 1) max_tiles_ *= 2;
+  max_tiles_ = grid_tiles(last_position);
   view_ = {device.ids, device.row_segment, device.segments, device.pages, device.marks};
 }
 

@@ -18,6 +18,17 @@
 
 namespace bolt::cuda {
 
+inline SegmentView view_of(const Segment& s, int first_page) {
+  return {s.first_row, s.n_rows, s.first_position, s.n_live, s.n_sure, s.n_lag, s.slot, first_page};
+}
+
+// Tiles of keys that grids cover: a power of two, so that a graph serves until the context doubles.
+constexpr int grid_tiles(int last_position) {
+  int n = 1;
+  while (n < last_position / kPageKeys + 1) n *= 2;
+  return n;
+}
+
 struct LinearArgs;
 struct QuantOut;
 struct QuantView;

@@ -40,10 +40,6 @@ struct Layout {
   std::size_t bytes_before_pages, bytes;
 };
 
-SegmentView view_of(const Segment& s) {
-  return {s.first_row, s.n_rows, s.first_position, s.n_live, s.n_sure, s.n_lag, s.slot, 0};
-}
-
 std::uint64_t bits(const SampleNeeds& needs) {
   return (needs.bins ? 1u : 0u) | (needs.terms ? 2u : 0u) | (needs.later ? 4u : 0u);
 }
@@ -135,14 +131,14 @@ void DeviceRounds::announce(const RoundTask& task, const Windows& windows) {
   if (task.max_levels > 0) {
     host.level_ids[0] = task.level_ids[0];
     host.level_row_segment[0] = 0;
-    host.level_segment[0] = view_of(task.level_segments[0]);
+    host.level_segment[0] = view_of(task.level_segments[0], 0);
     host.level_marks[0] = 0;
     host.level_spec[0] = reduced(task.level_sampling);
     pages = task.level_segments[0].pages;
   }
   if (!task.levels_only) {
     std::copy(task.window_ids.begin(), task.window_ids.end(), host.window_ids);
-    host.window_segment[0] = view_of(task.window_segments[0]);
+    host.window_segment[0] = view_of(task.window_segments[0], 0);
     for (std::size_t r = 0; r < task.window_ids.size(); ++r) {
       host.window_row_segment[r] = 0;
       host.window_marks[r] = 0;
@@ -218,10 +214,9 @@ bool DeviceRounds::run(const RoundTask& task, RoundOutcome& outcome) {
   if (has_window) {
     place_sampling(window_, task.window_logits, kWindowRowsMax, task.window_sampling, nullptr);
   }
-  ops_.max_tiles_ = 1;
   const int last_position =
       furthest.first_position + (has_levels ? task.max_levels : furthest.n_rows - 1);
-  while (ops_.max_tiles_ < last_position / kPageKeys + 1) ops_.max_tiles_ *= 2;
+  ops_.max_tiles_ = grid_tiles(last_position);
   const auto key_of = [&](std::uint64_t key, const Side& side) {
     for (const std::uint64_t part :
          {static_cast<std::uint64_t>(ops_.max_tiles_), bits(side.needs)}) {

@@ -111,7 +111,6 @@ struct Row {
   }
 };
 
-BOLT_DEV bool has_cut(const SampleSpec& spec) { return spec.top_k > 0 || spec.top_p < 1.0f; }
 BOLT_DEV bool has_filter(const SampleSpec& spec) { return has_cut(spec) || spec.min_p > 0.0f; }
 
 BOLT_DEV std::uint64_t weight_of(float l, float top) {

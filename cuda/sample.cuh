@@ -14,6 +14,9 @@ constexpr int kSmallColumns = 4096;
 constexpr int kSampleBins = 1024;
 constexpr int kTermsStep = 2048;  // the terms of a lane sum are padded with zeros to its multiple
 
+// Whether ids are cut by rank or weight.
+constexpr bool has_cut(const SampleSpec& spec) { return spec.top_k > 0 || spec.top_p < 1.0f; }
+
 // An id with its place in an order: larger keys come first (sample.cu, order_key).
 struct Ranked {
   std::uint64_t key = 0;  // 0: none

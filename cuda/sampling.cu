@@ -9,11 +9,6 @@
 #include "cuda/sample.cuh"
 
 namespace bolt::cuda {
-namespace {
-
-bool has_cut(const SampleSpec& spec) { return spec.top_k > 0 || spec.top_p < 1.0f; }
-
-}  // namespace
 
 SampleSpec reduced(const SampleSpec& spec) {
   require(spec.temperature >= 0.0f && std::isfinite(spec.temperature),
