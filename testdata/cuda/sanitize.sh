@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# compute-sanitizer over the kernel contract suite (what of it reaches every kernel, in parts side by
-# side) and over a drafted run of at least 100 rounds, decided on the device and by the host.
+# compute-sanitizer over the kernel contract suite (what of it reaches every kernel) and over a
+# drafted run of at least 100 rounds, decided on the device and by the host.
 # usage: testdata/cuda/sanitize.sh BUILD_FOLDER [JOBS] [TOOLS...]   (memcheck racecheck initcheck)
-# Prints a line a tool and part; exit status 1 if any found an error or failed.
+# Every test case runs in four parts, JOBS parts and runs at a time, each with a log of its own in
+# $SANITIZE_LOGS. $SANITIZE_CASES: an extended regular expression; only cases whose names match.
+# Prints a line a part; exit status 1 if any found an error or failed.
 set -u
 build=$(realpath "$1") jobs=${2:-4}
 shift $(($# < 2 ? $# : 2))
@@ -10,12 +12,14 @@ tools=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck racecheck initcheck)
 logs=${SANITIZE_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
+export build logs
 
-# suite TOOL K
+# suite TOOL K/N CASE
 suite() {
-  BOLT_TEST_BRIEF=1 BOLT_TEST_SHARD="$2/$jobs" compute-sanitizer --tool "$1" --error-exitcode 9 \
-    "$build/cuda/cuda_test" -d -tce='elementary*' >"$logs/$1-$2.log" 2>&1
-  echo "$1 suite $2/$jobs: status $?, $(grep -hE 'SUMMARY' "$logs/$1-$2.log" | sed 's/=* //')"
+  local log="$logs/$1-${3//[^A-Za-z0-9]/_}-${2%/*}.log"
+  BOLT_TEST_BRIEF=1 BOLT_TEST_SHARD="$2" compute-sanitizer --tool "$1" --error-exitcode 9 \
+    "$build/cuda/cuda_test" -d -tc="${3//,/?}" >"$log" 2>&1
+  echo "$1 '$3' $2: status $?, $(grep -hE 'SUMMARY' "$log" | sed 's/=* //')"
 }
 # drafted TOOL NAME ARGS...: a temperature at which most drafts fail, so that there are many rounds
 drafted() {
@@ -27,11 +31,15 @@ drafted() {
   echo "$tool $name: status $?, $(grep -hE 'SUMMARY' "$log" | sed 's/=* //'), $(
     grep -hoE '[0-9]+ rounds' "$log" | head -n 1)"
 }
+export -f suite drafted
+
+mapfile -t cases < <("$build/cuda/cuda_test" -ltc | grep -vE '^(\[doctest\]|===|elementary)' |
+  grep -E -- "${SANITIZE_CASES:-.}")
 for tool in "${tools[@]}"; do
-  drafted "$tool" drafted &
-  drafted "$tool" drafted-no-graphs --no-graphs &
-  for ((k = 0; k < jobs; ++k)); do suite "$tool" "$k" & done
-done >"$logs/summary"
-wait
+  printf '%s\0' "drafted $tool drafted" "drafted $tool drafted-no-graphs --no-graphs"
+  for name in "${cases[@]}"; do
+    for k in 0 1 2 3; do printf '%s\0' "suite $tool $k/4 '$name'"; done
+  done
+done | xargs -0 -P "$jobs" -I{} bash -c '{}' >"$logs/summary"
 sort "$logs/summary"
-! grep -v 'status 0,' "$logs/summary"
+[ -s "$logs/summary" ] && ! grep -qv 'status 0,' "$logs/summary"
