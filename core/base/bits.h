@@ -14,6 +14,13 @@ inline float bf16_to_float(std::uint16_t h) {
   return bits_float(static_cast<std::uint32_t>(h) << 16);
 }
 
+// Round to nearest, ties to even; overflow gives infinity, NaN stays NaN.
+inline std::uint16_t float_to_bf16(float x) {
+  const std::uint32_t u = float_bits(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
 // Exact for every input, subnormals, infinities and NaN included.
 inline float f16_to_float(std::uint16_t h) {
   const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;

@@ -51,6 +51,21 @@ class HostOps final : public Ops {
   void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;  // sample.cpp
+  // block_draft_host.cpp
+  bool has_block_ops() const override { return true; }
+  void round_bf16(Rows<const float> x, Rows<float> y) override;
+  void embed_but(const Weight& table, int id, const float* row, std::span<const int> ids,
+                 Rows<float> x) override;
+  void rope_heads(const Batch& batch, const RopeTable& rope, float eps, Rows<float> q,
+                  const float* q_norm, Rows<float> k, const float* k_norm) override;
+  void put_context(const Batch& batch, int first_row, const RopeTable& rope, float eps,
+                   const float* k_norms, const BlockCache& cache, Rows<const float> kv) override;
+  void block_attention(const Batch& batch, const BlockShape& shape, int layer, const float* sinks,
+                       const BlockCache& cache, Rows<const float> q, Rows<const float> kv,
+                       Rows<float> y) override;
+  void gate_quantize(Rows<const float> gate, Rows<const float> up, Rows<float> y, bool integer,
+                     Operand& operand) override;
+  void copy(const void* from, std::uint64_t bytes, void* to) override;
 
  private:
   struct FreePages {

@@ -37,6 +37,8 @@ struct Segment {
   int n_lag = 0;  // rows of the last window that were kept and are not yet in the recurrent state
   int slot = 0;   // the sequence's place in the recurrent caches
   std::span<const int> pages;  // page of each tile of 128 absolute positions
+  // Of a separate drafter's rows (block_draft.h): positions before it have no context keys.
+  int first_key = 0;
 };
 
 struct Batch {
@@ -124,6 +126,10 @@ struct Sampled {
 
 struct RoundTask;  // core/ops/round.h
 struct RoundOutcome;
+struct BlockShape;  // core/ops/block_draft.h
+struct BlockCache;
+struct BlockTask;
+struct RopeTable;
 
 class Ops {
  public:
@@ -222,12 +228,38 @@ class Ops {
   // (round.cpp); a device overrides it to wait but once.
   virtual void run_round(const RoundTask& task, RoundOutcome& outcome);
 
+  // Separate drafters, as block_draft.h says. A device without their ops (has_block_ops is false)
+  // proposes nothing of theirs; those that are not spelled out in block_draft.cpp throw there.
+  virtual bool has_block_ops() const { return false; }
+  // y = x rounded to BF16; of rows that are so already, a copy.
+  virtual void round_bf16(Rows<const float> x, Rows<float> y);
+  // embed, but `row` (f32) where an id is `id`.
+  virtual void embed_but(const Weight& table, int id, const float* row, std::span<const int> ids,
+                         Rows<float> x);
+  virtual void rope_heads(const Batch& batch, const RopeTable& rope, float eps, Rows<float> q,
+                          const float* q_norm, Rows<float> k, const float* k_norm);
+  virtual void put_context(const Batch& batch, int first_row, const RopeTable& rope, float eps,
+                           const float* k_norms, const BlockCache& cache, Rows<const float> kv);
+  virtual void block_attention(const Batch& batch, const BlockShape& shape, int layer,
+                               const float* sinks, const BlockCache& cache, Rows<const float> q,
+                               Rows<const float> kv, Rows<float> y);
+  // y = RN(silu(gate) * up), then quantize(y).
+  virtual void gate_quantize(Rows<const float> gate, Rows<const float> up, Rows<float> y,
+                             bool integer, Operand& operand);
+  // A pass of a drafter and the choice of its tokens, as one call.
+  virtual void run_block(const BlockTask& task, std::span<Sampled> drafts);
+  // How many rows a call of n is best run as, where every number of rows is captured by itself.
+  virtual int padded_rows(int n_rows) const { return n_rows; }
+
   // Returns when all that was asked for is done.
   virtual void wait() {}
 
   // Copies between the Ops' memory and the host.
   virtual void read(const float* from, std::span<float> to) = 0;
   virtual void write(const void* from, std::uint64_t bytes, void* to) = 0;
+  // Inside the Ops' memory; bytes is a multiple of 4. By read and write unless a device knows
+  // better.
+  virtual void copy(const void* from, std::uint64_t bytes, void* to);
 };
 
 }  // namespace bolt

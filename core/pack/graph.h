@@ -128,6 +128,59 @@ struct DraftHead {
   Weight vocab_head;  // [vocab_ids.size(), d_model]
 };
 
+// A separate drafter that proposes a block of tokens in one pass over [last token, mask, mask, ...],
+// going on from residuals tapped in the target (core/engine/block_draft.h).
+//   dspark  causal inside the block, a Markov head from token to token; its first k rows alone give
+//           the first k drafts
+//   dflash  bidirectional inside the block: always all rows
+enum class BlockKind { dspark, dflash };
+
+// Rotary positions over all of head_dim, halves paired: (i, i + head_dim / 2).
+struct Rope {
+  float theta = 10000.0f;
+  // YaRN (Peng et al., arXiv:2309.00071); factor 1: plain.
+  float factor = 1.0f;
+  int original_positions = 0;
+  float beta_fast = 32.0f, beta_slow = 1.0f;
+};
+
+struct BlockLayer {
+  Weight input_norm;  // f32 plain [d_model]
+  Weight q_proj;      // [n_heads * head_dim, d_model]
+  Weight q_norm;      // f32 plain [head_dim], of each head
+  Weight sinks;       // f32 plain [n_heads]; absent if none
+  Weight o_proj;
+  Weight post_norm;  // f32 plain [d_model]
+  Weight gate_proj, up_proj, down_proj;
+};
+
+// The target's embedding and head are the drafter's; of its own embedding there is the mask's row.
+struct BlockDrafter {
+  BlockKind kind = BlockKind::dspark;
+  int block_size = 8;  // rows of a pass: the last token and block_size - 1 masks
+  int mask_id = 0;
+  float norm_eps = 1e-6f;
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0, d_ff = 0;
+  int window = 0;  // keys that a row sees, itself included; 0: all
+  bool has_sinks = false;
+  int markov_rank = 0;    // 0: no Markov head
+  std::vector<int> taps;  // target layers, ascending
+  Rope rope;
+  Weight mask_embedding;  // f32 plain [d_model]
+  Weight fc;              // [d_model, n_taps * d_model], the lowest layer's columns first
+  Weight hidden_norm;     // f32 plain [d_model], of fc's rows
+  Weight kv_proj;         // 2 n_layers x [n_kv_heads * head_dim, d_model]: k, v of each layer
+  Weight k_norm;          // f32 plain, n_layers x [1, head_dim]
+  std::vector<BlockLayer> layers;
+  Weight final_norm;  // f32 plain [d_model]
+  Weight markov_w1;   // plain [vocab_size, markov_rank]; absent if markov_rank is 0
+  Weight markov_w2;   // [vocab_size, markov_rank]
+
+  bool is_causal() const { return kind == BlockKind::dspark; }
+  int n_taps() const { return static_cast<int>(taps.size()); }
+  int n_kv_cols() const { return n_kv_heads * head_dim; }
+};
+
 // dynamic: any window. fixed: every call runs n_rows rows. hybrid: n_rows-row windows, one-row
 // decoding.
 struct Geometry {
@@ -144,6 +197,7 @@ struct Graph {
   Weight final_norm;  // f32 plain [d_model]
   Weight lm_head;     // tiles [vocab_size, d_model]
   std::optional<DraftHead> draft;
+  std::vector<BlockDrafter> drafters;  // at most one of a kind, in the order of kinds
 };
 
 }  // namespace bolt

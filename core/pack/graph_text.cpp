@@ -20,6 +20,8 @@ constexpr std::pair<Geometry::Kind, std::string_view> kGeometries[] = {
 
 std::string_view layout_name(Layout layout) { return layout == Layout::plain ? "plain" : "tiles"; }
 
+}  // namespace
+
 void write_weight(JsonWriter& json, const std::string& name, const Weight& w) {
   if (!w.present()) return;
   json.key(name)
@@ -33,6 +35,8 @@ void write_weight(JsonWriter& json, const std::string& name, const Weight& w) {
   if (has_gain(w.format)) json.member("gain_offset", w.gain_offset);
   json.end_object();
 }
+
+namespace {
 
 void write_sizes(JsonWriter& json, const Mamba2& m) {
   json.member("op", "mamba2")
@@ -123,6 +127,8 @@ class WeightPlaces {
   std::map<std::string, JsonValue> places_;
 };
 
+}  // namespace
+
 void read_weight(const JsonValue& place, Weight& w) {
   const JsonValue format = place.at("format");
   Format found = Format::f32;
@@ -158,6 +164,8 @@ void read_weight(const JsonValue& place, Weight& w) {
     if (w.gain_offset % 64 != 0) place.at("gain_offset").fail("a multiple of 64");
   }
 }
+
+namespace {
 
 void read_geometry(const JsonValue& value, Geometry& geometry) {
   const JsonValue kind = value.at("kind");

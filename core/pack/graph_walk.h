@@ -51,6 +51,38 @@ void each_layer_weight(L& layer, Visit&& visit) {
   std::visit([&](auto& mixer) { each_mixer_weight(mixer, visit); }, layer.mixer);
 }
 
+inline const char* kind_name(BlockKind kind) {
+  return kind == BlockKind::dspark ? "dspark" : "dflash";
+}
+
+// visit(name, weight) for the weights of a separate drafter, present or not, with full names such
+// as "dspark.layers.1.o_proj".
+template <class D, class Visit>
+void each_drafter_weight(D& drafter, Visit&& visit) {
+  const std::string at = std::string(kind_name(drafter.kind)) + ".";
+  visit(at + "mask_embedding", drafter.mask_embedding);
+  visit(at + "fc", drafter.fc);
+  visit(at + "hidden_norm", drafter.hidden_norm);
+  visit(at + "kv_proj", drafter.kv_proj);
+  visit(at + "k_norm", drafter.k_norm);
+  for (std::size_t i = 0; i < drafter.layers.size(); ++i) {
+    const std::string in = at + "layers." + std::to_string(i) + ".";
+    auto& layer = drafter.layers[i];
+    visit(in + "input_norm", layer.input_norm);
+    visit(in + "q_proj", layer.q_proj);
+    visit(in + "q_norm", layer.q_norm);
+    visit(in + "sinks", layer.sinks);
+    visit(in + "o_proj", layer.o_proj);
+    visit(in + "post_norm", layer.post_norm);
+    visit(in + "gate_proj", layer.gate_proj);
+    visit(in + "up_proj", layer.up_proj);
+    visit(in + "down_proj", layer.down_proj);
+  }
+  visit(at + "final_norm", drafter.final_norm);
+  visit(at + "markov_w1", drafter.markov_w1);
+  visit(at + "markov_w2", drafter.markov_w2);
+}
+
 // visit(name, weight) for every weight the graph has, with full names such as "layers.3.in_proj".
 template <class G, class Visit>
 void each_weight(G& graph, Visit&& visit) {
@@ -68,14 +100,16 @@ void each_weight(G& graph, Visit&& visit) {
   layers("layers.", graph.layers);
   present("final_norm", graph.final_norm);
   present("lm_head", graph.lm_head);
-  if (!graph.draft) return;
-  auto& draft = *graph.draft;
-  present("draft.enorm", draft.enorm);
-  present("draft.hnorm", draft.hnorm);
-  present("draft.eh_proj", draft.eh_proj);
-  layers("draft.layers.", draft.layers);
-  present("draft.final_norm", draft.final_norm);
-  present("draft.vocab_head", draft.vocab_head);
+  if (graph.draft) {
+    auto& draft = *graph.draft;
+    present("draft.enorm", draft.enorm);
+    present("draft.hnorm", draft.hnorm);
+    present("draft.eh_proj", draft.eh_proj);
+    layers("draft.layers.", draft.layers);
+    present("draft.final_norm", draft.final_norm);
+    present("draft.vocab_head", draft.vocab_head);
+  }
+  for (auto& drafter : graph.drafters) each_drafter_weight(drafter, present);
 }
 
 }  // namespace bolt

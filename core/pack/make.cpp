@@ -46,11 +46,6 @@ std::uint64_t seed_of(std::uint64_t seed, const std::string& name) {
 // Standard deviation of a spread, which the quantised formats meet with codes drawn evenly.
 float deviation(const Spread& spread) { return (spread.high - spread.low) / std::sqrt(12.0f); }
 
-std::uint16_t to_bf16(float x) {
-  const std::uint32_t u = float_bits(x);
-  return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-
 // Fills n values by index from `counter` on, four 16-bit draws to a random word.
 template <class Store>
 void fill_floats(std::uint64_t seed, std::uint64_t counter, std::size_t n, const Spread& spread,
@@ -118,7 +113,7 @@ void generate(std::uint64_t seed, const RowRun& run, RowCodes& rows) {
       case Format::bf16: {
         std::uint16_t* to = rows.code_row<std::uint16_t>(r);
         fill_floats(name_seed, counter, n, spread,
-                    [&](std::size_t k, float x) { to[k] = to_bf16(x); });
+                    [&](std::size_t k, float x) { to[k] = float_to_bf16(x); });
         break;
       }
       case Format::f16: {

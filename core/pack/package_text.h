@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/base/json.h"
 #include "core/pack/model_facts.h"
 #include "core/pack/package.h"
 
@@ -20,6 +21,11 @@ std::string graph_json(const Graph& graph);
 // config (graph_skeleton). Throws Error(input) naming the weight: another shape, an unknown or
 // unfitting format, a place that is not aligned.
 void parse_graph_json(const std::string& path, const std::string& text, Graph& graph);
+
+// A weight's member of a graph's file, and its place read into one of the same shape; nothing is
+// written of one that is not there.
+void write_weight(JsonWriter& json, const std::string& name, const Weight& w);
+void read_weight(const JsonValue& place, Weight& w);
 
 // Where `text` first differs from `expected`, as "line N", both not equal.
 std::string first_difference(const std::string& text, const std::string& expected);
