@@ -61,7 +61,8 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = linear(hidden, HEADS * DIM), linear(hidden, KV * DIM)
         self.v_proj, self.o_proj = linear(hidden, KV * DIM), linear(HEADS * DIM, hidden, .5)
         self.q_norm, self.k_norm = RMSNorm(DIM), RMSNorm(DIM)
-        self.attention_sink_bias = nn.Parameter(torch.zeros(HEADS)) if sinks else None
+        # From the start a share worth keeping: sinks that begin at 0 stay idle.
+        self.attention_sink_bias = nn.Parameter(torch.linspace(2, 5, HEADS)) if sinks else None
 
 
 class MLP(nn.Module):
