@@ -411,6 +411,27 @@ TEST_CASE("serve-stdin: shards together answer each line once") {
   }
 }
 
+TEST_CASE("serve-stdin: a terminal is told how far the job is, and nothing of it stays") {
+  const ScratchFolder home;
+  write_bytes(home.file("out"), "");
+  Terminal serve(home, {"serve-stdin", "-n", "600"}, "dumb", home.file("out"));
+  serve.type("{\"nonsense\": 1}\n" + prompt_line("a", kCount, ", \"ignore_eos\": true"));
+  CHECK_FALSE(serve.wait_for("0 done  1 failed  1 running").empty());
+  serve.type("\x04");  // end of input
+  CHECK(serve.wait_for_end() == 1);
+  const std::string& all = serve.all();
+  const std::size_t cleared = all.rfind("\r\033[2K");
+  REQUIRE(cleared != std::string::npos);
+  CHECK(all.find(" running", cleared) == std::string::npos);
+  CHECK(all.find("1 line answered, 1 failed", cleared) != std::string::npos);
+  CHECK(read_records(file_bytes(home.file("out"))).size() == 2);
+
+  Terminal quiet(home, {"serve-stdin", "-q", "-n", "600"}, "dumb", home.file("out"));
+  quiet.type(prompt_line("a", kCount, ", \"ignore_eos\": true") + "\x04");
+  CHECK(quiet.wait_for_end() == 0);
+  CHECK(quiet.all().find(" running") == std::string::npos);
+}
+
 TEST_SUITE_END();
 
 }  // namespace bolt::testing
