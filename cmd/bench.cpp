@@ -191,8 +191,10 @@ void add_bench(CLI::App& app, Action& action) {
   add_list("-n,--max-tokens", bench.n_reply,
            "Replies of these lengths (128); the limit with --prompts");
   add_list("-d,--depth", bench.depth, "Ids that are there before each test's clock starts (0)");
-  sub->add_option("--modes", bench.modes,
-                  "ordinary, k1 to k31, auto, copy, mtp (ordinary,auto); the first is the base")
+  sub->add_option(
+         "--modes", bench.modes,
+         "ordinary, k1 to k31, auto, copy, mtp, dspark, dflash (ordinary,auto); the first is\n"
+         "the base")
       ->type_name("MODE,...")
       ->delimiter(',')
       ->allow_extra_args(false)

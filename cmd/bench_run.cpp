@@ -315,7 +315,8 @@ void BenchRuns::measure_profiles() {
 Task BenchRuns::task_of(std::size_t package, std::size_t prompt, const std::string& mode) const {
   Task task = tasks_[package][prompt];
   task.draft = parse_mode(mode);
-  check_draft(task.draft, sessions_[package]->package().graph());
+  check_draft(task.draft, sessions_[package]->package().graph(),
+              sessions_[package]->engine().backend().ops->has_block_ops());
   const auto script = scripts_.find({package, prompt});
   if (task.draft.source != DraftOptions::Source::off && script != scripts_.end()) {
     task.script = script->second;

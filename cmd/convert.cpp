@@ -111,9 +111,10 @@ std::string megabytes(std::uint64_t bytes) {
 
 std::string summary(const ConvertFacts& done, const std::string& receipt, double seconds) {
   std::string text = fmt::format("{} -> {}\n", done.source, done.target);
+  std::string with = done.has_draft_head ? ", with an MTP head" : "";
+  if (done.source_format == "drafter") with = fmt::format(" of a {} drafter", done.drafters[0]);
   text += fmt::format("tensors   {} of {} read, {} parameters{}\n", done.n_tensors,
-                      done.n_tensors + done.skipped.size(), done.n_parameters,
-                      done.has_draft_head ? ", with an MTP head" : "");
+                      done.n_tensors + done.skipped.size(), done.n_parameters, with);
   if (!done.skipped.empty()) {
     text += fmt::format("left out  {} tensors, the first {}\n", done.skipped.size(),
                         done.skipped.front());
@@ -145,6 +146,9 @@ std::string summary(const ConvertFacts& done, const std::string& receipt, double
     text += fmt::format("size      {}, in {:.2f} s\n", megabytes(done.package_bytes), seconds);
     return text + fmt::format("receipt   {}\n", receipt);
   }
+  if (done.source_format == "drafter") {
+    text += fmt::format("package   {} files linked, {} copied\n", done.n_linked, done.n_copied);
+  }
   text += done.verified ? fmt::format("verified  {} values bit for bit, {} of them requantised\n",
                                       done.n_verified_values, done.n_verified_quantised)
                         : "verified  no (--no-verify)\n";
@@ -174,6 +178,7 @@ std::string as_json(const ConvertFacts& done, const std::string& receipt, double
       .member("package_bytes", done.package_bytes)
       .member("package_sha256", done.package_files.front().sha256)
       .member("mtp", done.has_draft_head)
+      .member("drafters", done.drafters)
       .member("draft_vocab", done.n_draft_vocab)
       .member("template_problem", done.template_problem)
       .member("quantised", done.quantised)
@@ -271,7 +276,8 @@ void add_convert(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("convert", "Make a package of a checkpoint");
   sub->add_option(
          "SRC", command->work.source,
-         "Hugging Face checkpoint (a folder, or one .safetensors file), GGUF, or a package")
+         "Hugging Face checkpoint (a folder, or one .safetensors file), GGUF, or a package;\n"
+         "a drafter's checkpoint with --drafter-for")
       ->required();
   sub->add_option("DST", command->work.target, "Package to make, NAME.bolt by custom")->required();
   add_parsed(*sub, "--quant", "none|q8|nvfp4",
@@ -296,6 +302,8 @@ void add_convert(CLI::App& app, Action& action) {
            "Compare next-token distributions with this package's, on --prompts");
   add_text(*sub, "--prompts", command->prompts, "FILE",
            "Prompts for --compare: JSON lines with messages or prompt");
+  add_text(*sub, "--drafter-for", command->work.drafter_for, "PACKAGE",
+           "SRC is a separate drafter (DSpark, DFlash): DST is this package with it");
   sub->add_flag("--without-mtp", command->work.without_mtp, "Leave the MTP draft head out");
   add_text(*sub, "--draft-vocab", command->draft_vocab, "FILE|N",
            "Draft vocabulary: a JSON array of ids, or the N ids most frequent in --draft-text");

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "cmd/values.h"
+#include "core/pack/graph_walk.h"
 #include "core/text/utf8.h"
 
 namespace bolt {
@@ -21,10 +23,10 @@ std::uint64_t random_seed() {
 }
 
 const Names<DraftOptions::Source>& draft_sources() {
-  static const Names<DraftOptions::Source> kNames = {{"auto", DraftOptions::Source::automatic},
-                                                     {"mtp", DraftOptions::Source::mtp},
-                                                     {"copy", DraftOptions::Source::copy},
-                                                     {"off", DraftOptions::Source::off}};
+  static const Names<DraftOptions::Source> kNames = {
+      {"auto", DraftOptions::Source::automatic}, {"mtp", DraftOptions::Source::mtp},
+      {"dspark", DraftOptions::Source::dspark},  {"dflash", DraftOptions::Source::dflash},
+      {"copy", DraftOptions::Source::copy},      {"off", DraftOptions::Source::off}};
   return kNames;
 }
 
@@ -128,10 +130,15 @@ std::string sampler_chain(const SampleSpec& spec) {
   return chain + fmt::format(", draw philox4x32-10 seed {}", spec.seed);
 }
 
-DraftOptions::Source parse_draft_source(const JsonValue& value) {
+std::optional<DraftOptions::Source> find_draft_source(std::string_view word) {
   for (const auto& [name, source] : draft_sources()) {
-    if (value.string() == name) return source;
+    if (word == name) return source;
   }
+  return std::nullopt;
+}
+
+DraftOptions::Source parse_draft_source(const JsonValue& value) {
+  if (const auto source = find_draft_source(value.string())) return *source;
   value.fail("one of " + joined_names(draft_sources(), ", "));
 }
 
@@ -142,10 +149,28 @@ const char* draft_source_name(DraftOptions::Source source) {
   return "off";
 }
 
-void check_draft(const DraftOptions& draft, const Graph& graph) {
+void check_draft(const DraftOptions& draft, const Graph& graph, bool has_block_ops) {
   if (draft.source == DraftOptions::Source::mtp && !graph.draft) {
     throw Error(Exit::usage,
                 "--draft mtp: this package has no draft head; use --draft auto, copy or off");
+  }
+  const bool is_block =
+      draft.source == DraftOptions::Source::dspark || draft.source == DraftOptions::Source::dflash;
+  if (!is_block) return;
+  const char* const kind = draft_source_name(draft.source);
+  const bool is_there = std::any_of(
+      graph.drafters.begin(), graph.drafters.end(),
+      [&](const BlockDrafter& d) { return std::string_view(kind_name(d.kind)) == kind; });
+  if (!is_there) {
+    throw Error(Exit::usage,
+                fmt::format("--draft {}: this package has no such drafter; `bolt convert DRAFT "
+                            "NEW.bolt --drafter-for PACKAGE` adds one, or use --draft auto",
+                            kind));
+  }
+  if (!has_block_ops) {
+    throw Error(Exit::usage, fmt::format("--draft {}: separate drafters do not run on this device; "
+                                         "use --device cpu, or --draft auto",
+                                         kind));
   }
 }
 

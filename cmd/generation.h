@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/json.h"
@@ -47,10 +48,11 @@ std::string ineffective_options(const GenerationOptions& given, const SampleSpec
 std::string sampler_chain(const SampleSpec& spec);
 
 // The source that a JSON string names; refuses others as JsonValue does.
+std::optional<DraftOptions::Source> find_draft_source(std::string_view word);
 DraftOptions::Source parse_draft_source(const JsonValue& value);
 const char* draft_source_name(DraftOptions::Source source);
 
 // Error(usage) where the package or the window cannot do what was asked.
-void check_draft(const DraftOptions& draft, const Graph& graph);
+void check_draft(const DraftOptions& draft, const Graph& graph, bool has_block_ops);
 
 }  // namespace bolt

@@ -97,7 +97,7 @@ void add_plan(CLI::App& app, Action& action, const Verbs& common) {
                   "NAME.bolt, a receipt of it, or its package.sha256")
       ->required()
       ->allow_extra_args(false);
-  sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto, copy, mtp")
+  sub->add_option("--modes", options->modes, "ordinary, k1 to k31, auto, copy, mtp, dspark, dflash")
       ->delimiter(',')
       ->allow_extra_args(false);
   sub->add_option("--prompts", options->prompts, "One prompt a line")

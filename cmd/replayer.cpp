@@ -8,6 +8,7 @@
 #include <chrono>
 #include <span>
 
+#include "cmd/generation.h"
 #include "cmd/package_facts.h"
 #include "core/base/sha256.h"
 #include "core/engine/engine.h"
@@ -62,16 +63,17 @@ DraftOptions parse_mode(const std::string& mode) {
     draft.drafts = 0;
     return draft;
   }
-  if (mode == "copy" || mode == "mtp") {
-    draft.source = mode == "copy" ? DraftOptions::Source::copy : DraftOptions::Source::mtp;
+  if (mode == "copy" || mode == "mtp" || mode == "dspark" || mode == "dflash") {
+    draft.source = *find_draft_source(mode);
     return draft;
   }
   const bool is_k = mode.size() >= 2 && mode.size() <= 3 && mode[0] == 'k' && mode[1] != '0' &&
                     mode.find_first_not_of("0123456789", 1) == std::string::npos;
   draft.drafts = is_k ? std::stoi(mode.substr(1)) : 0;
   if (draft.drafts < 1 || draft.drafts >= kWindowRowsMax) {
-    throw Failure(Status::usage, "mode " + receipts::inert(mode) +
-                                     ": expected ordinary, auto, copy, mtp, or k1 to k31");
+    throw Failure(Status::usage,
+                  "mode " + receipts::inert(mode) +
+                      ": expected ordinary, auto, copy, mtp, dspark, dflash, or k1 to k31");
   }
   return draft;
 }

@@ -29,7 +29,7 @@ class EngineReplayer final : public receipts::Replayer {
   std::unique_ptr<Opened> opened_;
 };
 
-// ordinary, k1 to k31, auto, copy, mtp; throws Failure(usage) otherwise.
+// ordinary, k1 to k31, auto, copy, mtp, dspark, dflash; throws Failure(usage) otherwise.
 DraftOptions parse_mode(const std::string& mode);
 
 }  // namespace bolt

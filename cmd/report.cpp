@@ -50,7 +50,8 @@ void write_done(JsonWriter& json, const Task& task, const Outcome& outcome) {
   json.key("copy").begin_object();
   json.member("rounds", c.copy_rounds).member("drafted", c.copy_drafted);
   json.member("accepted", c.copy_accepted).end_object();
-  json.member("head_levels", c.head_levels).end_object();
+  json.member("head_levels", c.head_levels);
+  json.member("block_passes", c.block_passes).end_object();
   json.member("receipt", outcome.receipt.path);
   json.key("timing").begin_object();
   json.key("ttft_ms").raw(rounded(ms(reply.first_token_ns)));
@@ -86,7 +87,8 @@ std::string counter_lines(const Outcome& outcome) {
                        sum(c.accepted_at),
                        c.drafted > 0 ? " (" + percent(sum(c.accepted_at), c.drafted) + ")" : "",
                        depths.empty() ? " none" : depths);
-  lines += fmt::format("bonus     {}, cut {}, head levels {}\n", c.bonus, c.cut, c.head_levels);
+  lines += fmt::format("bonus     {}, cut {}, head levels {}, block passes {}\n", c.bonus, c.cut,
+                       c.head_levels, c.block_passes);
   return lines + fmt::format("copies    {} rounds, {} drafted, {} accepted\n", c.copy_rounds,
                              c.copy_drafted, c.copy_accepted);
 }

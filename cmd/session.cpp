@@ -115,7 +115,7 @@ std::string Session::cost_line() const {
 }
 
 Task Session::task(const GenerationOptions& options) const {
-  check_draft(options.draft, package_->graph());
+  check_draft(options.draft, package_->graph(), engine_->backend().ops->has_block_ops());
   Task task;
   task.sampling = resolve_sampling(options, config());
   task.stop_texts = options.stop_texts;
@@ -276,6 +276,7 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
   facts.count.copy_drafted = c.copy_drafted;
   facts.count.copy_accepted = c.copy_accepted;
   facts.count.head_levels = c.head_levels;
+  if (!package_->graph().drafters.empty()) facts.count.block_passes = c.block_passes;
   facts.attach = receipt_.attach;
   facts.redaction = redaction_;
   return facts;

@@ -195,6 +195,7 @@ void set_count(Value& body, const CountFacts& count) {
   body.set("count.bonus", count.bonus);
   body.set("count.cut", count.cut);
   body.set("count.head_levels", count.head_levels);
+  put(body, "count.block_passes", count.block_passes);
   body.set("count.copy.rounds", count.copy_rounds);
   body.set("count.copy.drafted", count.copy_drafted);
   body.set("count.copy.accepted", count.copy_accepted);

@@ -150,6 +150,7 @@ struct CountFacts {
   std::int64_t bonus = 0, cut = 0;
   std::int64_t copy_rounds = 0, copy_drafted = 0, copy_accepted = 0;
   std::int64_t head_levels = 0;
+  std::optional<std::int64_t> block_passes;
   std::optional<std::int64_t> state_copies, state_bytes;
 };
 

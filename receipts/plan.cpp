@@ -57,7 +57,9 @@ std::string mode_word(const Value& run) {
   if (run.string_at("mode.kind") == "ordinary") return "ordinary";
   if (!run.bool_at("mode.adaptive")) return fmt::format("k{}", run.int_at("mode.depth"));
   const std::string source = run.string_at("mode.source");
-  return source == "copy" || source == "mtp" ? source : "auto";
+  const bool named =
+      source == "copy" || source == "mtp" || source == "dspark" || source == "dflash";
+  return named ? source : "auto";
 }
 
 Plan::Plan(const Receipt& receipt) : rid_(receipt.rid), body_(receipt.body) {

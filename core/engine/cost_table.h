@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/engine/model.h"
 
@@ -16,6 +17,8 @@ struct CostTable {
   std::array<std::int64_t, kCostRowsMax + 1> window_ns{};  // [r], r = 1..64; never falling
   std::int64_t level_ns = 0;                               // the whole head
   std::int64_t vocab_level_ns = 0;  // the draft vocabulary's rows; 0: the package has none
+  // [kind][k - 1]: a separate drafter's pass for k drafts, never falling; empty if there is none.
+  std::array<std::vector<std::int64_t>, 2> block_ns;
 
   // Past the table, each row costs what the last 16 did.
   double window(int n_rows) const {
@@ -30,7 +33,16 @@ struct CostTable {
     return static_cast<double>(draft_vocab ? vocab_level_ns : level_ns);
   }
 
-  // {"v_ns": [64 integers], "level_ns": n, "vocab_level_ns": n}, one line.
+  int block_drafts(BlockKind kind) const {
+    return static_cast<int>(block_ns[static_cast<std::size_t>(kind)].size());
+  }
+  double block(BlockKind kind, int n_drafts) const {
+    return static_cast<double>(
+        block_ns[static_cast<std::size_t>(kind)][static_cast<std::size_t>(n_drafts) - 1]);
+  }
+
+  // {"v_ns": [64 integers], "level_ns": n, "vocab_level_ns": n}, one line; "dspark_ns" and
+  // "dflash_ns" are lists behind them where there are such drafters.
   std::string json() const;
   std::string digest() const;  // SHA-256 (hex) of json()
   // Error(input) naming the file and the field.

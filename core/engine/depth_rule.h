@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "core/engine/cost_table.h"
 #include "core/engine/model.h"
@@ -34,6 +36,9 @@ class Probation {
   }
   // After a round of the source. gain: its smoothed tokens over cost, ordinary rounds being 1.
   void judge(double gain);
+  // Whether a wait is over and the try it led to is still to come.
+  bool is_due() const { return wait_ > 0 && left_ == 0; }
+  void end() { left_ = 0; }
 
  private:
   int wait_ = 0, left_ = 0;
@@ -47,6 +52,14 @@ class Probation {
 // stops a chain no sooner than the cheap rows behind the step allow. Where V is convex this is the
 // rule "verify draft k while P_k^2 >= R (V[k+1] - V[k])".
 //
+// A separate drafter makes all its drafts in one pass of cost D[k]. With Q_j the smoothed P_j^2 of
+// its blocks, the k drafts are asked for where
+//   max(0, Q_1 - R (W[2] - W[1])) + ... + max(0, Q_k - R (W[k+1] - W[k])) - R D[k]
+// is largest; which of them are verified is decided as for the head.
+//
+// Of several sources the one with the most smoothed tokens over cost is asked. One that does worse
+// than another sits out as if it did not pay, and is tried again now and then.
+//
 // Rounds that n sequences share: the call holds n rows before any draft, so V and W begin at n rows
 // instead of one, a sequence pays an n-th of V[n] and of a level, and R counts in shares of V[n].
 class DepthRule {
@@ -59,6 +72,11 @@ class DepthRule {
 
   // Whether the head is to be asked this round at all.
   bool asks_head(bool draft_vocab) const;
+  bool asks(BlockKind kind) const;
+  // Of the sources that ask, who is to be: none of `blocks` where it is the head.
+  std::optional<BlockKind> best(bool head, BlockSet blocks) const;
+  // How many drafts a separate drafter is to make, 1 to most.
+  int n_made(BlockKind kind, int most) const;
   bool copies() const { return !copy_probation_.sits_out(); }
   // prices[k]: of drafting k+1, for k < prices.size().
   void price_drafts(bool draft_vocab, std::span<float> prices) const;
@@ -69,8 +87,20 @@ class DepthRule {
 
   // After a round that ran n_levels head levels, verified n_drafts and kept n_tokens.
   void learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens);
+  // After one that had a separate drafter make so many drafts; and what it made.
+  void learn_block(BlockKind kind, int n_made, int n_drafts, int n_tokens);
+  void note(BlockKind kind, std::span<const Draft> chain);
 
  private:
+  // Who proposes chains: the head, then separate drafters by kind.
+  struct Source {
+    SmoothedRate rate;
+    Probation probation;
+    bool is_used = false;
+  };
+  static std::size_t index_of(BlockKind kind) { return 1 + static_cast<std::size_t>(kind); }
+  void judge(Source& source);
+  void pass_round();
   // V, of this sequence's n_rows and one row of each other's.
   double window(int n_rows) const { return costs_.window(n_sequences_ - 1 + n_rows); }
   void make_convex();
@@ -79,8 +109,10 @@ class DepthRule {
   int n_sequences_ = 1;
   double scale_ = 1.0;                               // V[1] in an n-th of V[n]
   std::array<double, kWindowRowsMax + 2> convex_{};  // W
-  SmoothedRate all_, head_, copy_;
-  Probation head_probation_, copy_probation_;
+  SmoothedRate all_, copy_;
+  Probation copy_probation_;
+  std::vector<Source> sources_;
+  std::array<std::array<double, kDraftsMax>, 2> likely_{};  // Q, by kind
 };
 
 }  // namespace bolt

@@ -14,12 +14,16 @@ constexpr std::size_t kCoverageIds = 16;
 // Of drafts in a shared round: a copy is verified whole where it pays at all.
 constexpr float kCopyGain = 1.0f;
 
+using Source = DraftOptions::Source;
+
 class StandardDrafter final : public RuledDrafter {
  public:
   StandardDrafter(const Request& request, const Model& model, CostSource costs)
       : RuledDrafter(request.draft.drafts, std::move(costs)),
-        copies_on_(request.draft.source != DraftOptions::Source::mtp),
-        head_on_(request.draft.source != DraftOptions::Source::copy && model.has_head()),
+        copies_on_(request.draft.source == Source::copy ||
+                   request.draft.source == Source::automatic),
+        head_on_(head_drafts(request.draft.source, model)),
+        blocks_on_(block_drafters(request.draft.source, model)),
         stop_ids_(request.stop_ids) {
     if (!head_on_ || model.draft_vocab().empty()) return;
     in_vocab_.assign(static_cast<std::size_t>(model.vocab_size()), false);
@@ -27,6 +31,7 @@ class StandardDrafter final : public RuledDrafter {
   }
 
   bool uses_head() const override { return head_on_; }
+  BlockSet uses_blocks() const override { return blocks_on_; }
 
   void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) override {
     max_drafts = most_drafts(max_drafts);
@@ -39,11 +44,8 @@ class StandardDrafter final : public RuledDrafter {
       plan.gains.assign(plan.ids.size(), rule() ? kCopyGain : kUnweighed);
       if (plan.is_copy) return;
     }
-    if (!head_on_) return;
-    plan.draft_vocab = is_covered(known);
-    if (rule() && !rule()->asks_head(plan.draft_vocab)) return;
-    plan.max_levels = max_drafts;
-    price(plan);
+    plan.draft_vocab = head_on_ && is_covered(known);
+    ask(head_on_, blocks_on_, max_drafts, plan);
   }
 
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
@@ -68,6 +70,7 @@ class StandardDrafter final : public RuledDrafter {
   }
 
   const bool copies_on_, head_on_;
+  const BlockSet blocks_on_;
   const std::vector<int> stop_ids_;
   std::vector<bool> in_vocab_;
   CopySource copies_;
@@ -75,9 +78,22 @@ class StandardDrafter final : public RuledDrafter {
 
 }  // namespace
 
+bool head_drafts(DraftOptions::Source source, const Model& model) {
+  return model.has_head() && (source == Source::mtp || source == Source::automatic);
+}
+
+BlockSet block_drafters(DraftOptions::Source source, const Model& model) {
+  BlockSet blocks;
+  blocks[BlockKind::dspark] = source == Source::dspark || source == Source::automatic;
+  blocks[BlockKind::dflash] = source == Source::dflash || source == Source::automatic;
+  for (const BlockKind kind : kBlockKinds) {
+    blocks[kind] = blocks[kind] && model.block_drafts(kind) > 0;
+  }
+  return blocks;
+}
+
 std::unique_ptr<Drafter> make_drafter(const Request& request, const Model& model,
                                       CostSource costs) {
-  using Source = DraftOptions::Source;
   if (request.draft.source == Source::off) return nullptr;
   if (request.script) return make_scripted_drafter(request, model, std::move(costs));
   return std::make_unique<StandardDrafter>(request, model, std::move(costs));

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,8 +19,9 @@ namespace bolt {
 struct DraftPlan {
   std::vector<int> ids;  // to verify: a copy at once, the head's drafts after choose()
   bool is_copy = false;
-  int max_levels = 0;        // > 0: the head is asked for so many drafts
-  bool draft_vocab = false;  // over the draft vocabulary alone
+  int max_levels = 0;              // > 0: head or drafter is asked for so many drafts
+  std::optional<BlockKind> block;  // a separate drafter is; none: the head
+  bool draft_vocab = false;        // over the draft vocabulary alone
   // DraftAsk's and RoundAsk's of the same names; they live in the drafter.
   std::span<const float> go_on;
   std::span<const Draft> given;
@@ -36,8 +38,9 @@ struct DraftPlan {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Whether the head must follow the sequence.
+  // Whether the head must follow the sequence, and which separate drafters.
   virtual bool uses_head() const = 0;
+  virtual BlockSet uses_blocks() const { return {}; }
   // known: all ids of the sequence, the last not run yet. max_drafts >= 1.
   virtual void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) = 0;
   // Takes the head's answer to a plan that asked, and fills in plan.ids.
@@ -48,6 +51,10 @@ class Drafter {
 
 // Asked for once, when a depth rule first needs it.
 using CostSource = std::function<const CostTable&()>;
+
+// Who drafts under a source, of what the model has.
+bool head_drafts(DraftOptions::Source source, const Model& model);
+BlockSet block_drafters(DraftOptions::Source source, const Model& model);
 
 // The drafter of a request, null for Source::off. A source that the package lacks proposes nothing.
 std::unique_ptr<Drafter> make_drafter(const Request& request, const Model& model, CostSource costs);

@@ -144,7 +144,8 @@ class OpsEngine final : public Engine {
     const int slot = ready_slot(sequence, request, positions_of(request));
     auto drafter = make_drafter(request, model_, [this]() -> const CostTable& { return costs(); });
     if (model_.ids(slot).empty()) {
-      model_.resume_prefix(slot, request.prompt_ids, drafter && drafter->uses_head());
+      model_.resume_prefix(slot, request.prompt_ids, drafter && drafter->uses_head(),
+                           drafter ? drafter->uses_blocks() : BlockSet{});
     }
     return std::make_unique<Stream>(model_, slot, request, std::move(sink), std::move(drafter),
                                     context_, model_.max_window_rows() - 1, interrupt, &costs_ns_);
@@ -267,7 +268,7 @@ class OpsEngine final : public Engine {
     std::string key = options_.build_id + " " + backend_.name + " " + backend_.arch + " threads " +
                       std::to_string(n_threads()) + (options_.kv == KvKind::f32 ? " f32" : " i16");
     for (const PackageFile& file : package_.files()) {
-      if (file.role == "graph" || file.role == "config") key += " " + file.sha256;
+      if (file.role == "graph" || file.role == "config" || file.role == "drafter") key += " " + file.sha256;
     }
     return key;
   }

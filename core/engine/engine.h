@@ -40,7 +40,7 @@ struct EngineOptions {
 
 // Where drafts come from, and how many. drafts < 0: the depth rule decides.
 struct DraftOptions {
-  enum class Source { off, mtp, copy, automatic } source = Source::automatic;
+  enum class Source { off, mtp, copy, automatic, dspark, dflash } source = Source::automatic;
   int drafts = -1;
 };
 
@@ -54,6 +54,7 @@ struct Counters {
   std::int64_t bonus = 0, cut = 0;
   std::int64_t copy_rounds = 0, copy_drafted = 0, copy_accepted = 0;
   std::int64_t head_levels = 0;
+  std::int64_t block_passes = 0;  // of separate drafters
 };
 
 // A reply that is known, for benchmarks: drafts are its ids, each right with probability `rate`.

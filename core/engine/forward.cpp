@@ -199,21 +199,33 @@ void Forward::mix(const Batch& batch, const Moe& node, LayerCache&, Rows<float> 
   ops_.moe(batch, node, *operand_, rows, x);
 }
 
-void Forward::target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs) {
+void Forward::target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs,
+                     std::span<const Taps* const> taps) {
   std::uint64_t key = shape_key(1, batch);
   for (const LogitRun& run : runs) {
     key = (key ^ static_cast<std::uint64_t>(run.first_row * 4096 + run.n_rows)) * 0x100000001b3u;
   }
+  for (const Taps* tapped : taps) {
+    key = (key ^ reinterpret_cast<std::uintptr_t>(tapped->rows.data)) * 0x100000001b3u;
+  }
   ops_.begin(batch, ids);
-  replay(key, [&] { target_ops(batch, ids, runs); });
+  replay(key, [&] { target_ops(batch, ids, runs, taps); });
 }
 
 void Forward::target_ops(const Batch& batch, std::span<const int> ids,
-                         std::span<const LogitRun> runs) {
+                         std::span<const LogitRun> runs, std::span<const Taps* const> taps) {
   const Rows<float> x = x_.rows(0, batch.n_rows);
   timed(Part::embedding, [&] { ops_.embed(graph_.embedding, ids, x); });
   for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
     timed(part_of_layer(graph_.layers[i]), [&] { layer(batch, graph_.layers[i], caches_[i], x); });
+    for (const Taps* tapped : taps) {
+      const auto tap = std::find(tapped->layers.begin(), tapped->layers.end(), static_cast<int>(i));
+      if (tap == tapped->layers.end()) continue;
+      const auto first = static_cast<int>(tap - tapped->layers.begin()) * graph_.d_model;
+      timed(Part::draft_head, [&] {
+        ops_.round_bf16(x, tapped->rows.rows(0, batch.n_rows).columns(first, graph_.d_model));
+      });
+    }
   }
   if (runs.empty()) return;
   timed(Part::head, [&] {

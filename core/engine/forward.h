@@ -25,17 +25,25 @@ struct LogitRun {
   int first_row = 0, n_rows = 0;
 };
 
+// Residuals of a call's rows after the layers that a drafter taps, rounded to BF16: where they go.
+struct Taps {
+  std::span<const int> layers;  // ascending
+  Rows<float> rows;             // [max_rows, layers.size() * d_model], the lowest layer's first
+};
+
 class Forward {
  public:
   // Buffers for calls of max_rows rows and max_logit_rows rows of logits.
   Forward(Ops& ops, const Graph& graph, KvKind kv, int n_slots, int n_pages, int max_rows,
           int max_logit_rows);
 
-  // The target over all rows. Leaves the residual stream in x() and the logits of `runs`, one after
-  // the other, in logits().
-  void target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs);
+  // The target over all rows. Leaves the residual stream in x(), the logits of `runs`, one after
+  // the other, in logits(), and what is tapped in `taps`.
+  void target(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs,
+              std::span<const Taps* const> taps);
   // Its ops alone, of a call that is begun.
-  void target_ops(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs);
+  void target_ops(const Batch& batch, std::span<const int> ids, std::span<const LogitRun> runs,
+                  std::span<const Taps* const> taps);
   // hidden = the target's final norm of rows [first, first + hidden.n_rows) of the last call.
   void read_hidden(const Batch& batch, int first, Rows<float> hidden);
 

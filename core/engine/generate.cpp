@@ -71,6 +71,7 @@ void Stream::plan(int n_sharing, int most_drafts) {
 
 DraftAsk Stream::ask() const {
   DraftAsk ask;
+  ask.block = plan_.block;
   ask.slot = slot_;
   ask.next_id = known_.back();
   ask.max_levels = plan_.max_levels;
@@ -84,8 +85,13 @@ DraftAsk Stream::ask() const {
 
 void Stream::take_chain(std::span<const Draft> chain) {
   n_levels_ = static_cast<int>(chain.size());
-  reply_.counters.head_levels += n_levels_;
+  if (plan_.block) {
+    reply_.counters.block_passes += n_levels_ > 0;
+  } else {
+    reply_.counters.head_levels += n_levels_;
+  }
   drafter_->choose(chain, plan_);
+  plan_.max_levels = 0;  // answered
 }
 
 Window Stream::window(int max_chunk) {
@@ -93,6 +99,7 @@ Window Stream::window(int max_chunk) {
   window.slot = slot_;
   window.sampling = request_.sampling;
   window.feed_head = feeds_head();
+  window.feed_blocks = feeds_blocks();
   rows_.clear();
   if (in_prompt()) {
     std::int64_t n = std::min<std::int64_t>(max_chunk, reply_.n_prompt - n_run_);
@@ -220,8 +227,9 @@ void Stream::fail(std::int64_t position) {
 // A planned stream that has the pass to itself: all of its round in one call. False where the model
 // does not take it so.
 bool Rounds::run_alone(Stream& stream) {
+  if (stream.asks_block()) draft();
   if (!model_.round(stream.round_ask(), round_)) return false;
-  if (stream.asks_head()) stream.take_chain(round_.chain);
+  if (stream.asks()) stream.take_chain(round_.chain);
   const Window window = stream.window(0);
   require(static_cast<int>(window.ids.size()) == round_.n_verified + 1,
           "the drafter and the model choose alike");
@@ -229,13 +237,13 @@ bool Rounds::run_alone(Stream& stream) {
   return true;
 }
 
-// Those that ask the head share its levels.
+// Those that ask the head share its levels, those that ask a drafter its pass.
 void Rounds::draft() {
   drafting_.clear();
   asks_.clear();
   const int n = static_cast<int>(decoding_.size());
   for (Stream* stream : decoding_) {
-    if (!stream->asks_head()) continue;
+    if (!stream->asks()) continue;
     drafting_.push_back(stream);
     asks_.push_back(stream->ask());
   }

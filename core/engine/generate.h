@@ -34,10 +34,14 @@ class Stream final : public Generation {
   bool looks_interrupted();
   std::int64_t since_start_ns() const;
   void plan(int n_sharing, int most_drafts);
-  bool asks_head() const { return plan_.max_levels > 0; }
+  bool asks() const { return plan_.max_levels > 0; }  // or a separate drafter
+  bool asks_block() const { return asks() && plan_.block; }
   DraftAsk ask() const;
-  RoundAsk round_ask() const { return {ask(), plan_.ids, feeds_head(), plan_.row_prices}; }
+  RoundAsk round_ask() const {
+    return {ask(), plan_.ids, feeds_head(), feeds_blocks(), plan_.row_prices};
+  }
   bool feeds_head() const { return drafter_ && drafter_->uses_head(); }
+  BlockSet feeds_blocks() const { return drafter_ ? drafter_->uses_blocks() : BlockSet{}; }
   void take_chain(std::span<const Draft> chain);
   Window window(int max_chunk);
   void take(const WindowResult& result, int index);

@@ -41,6 +41,18 @@ int scored_rows(const Graph& graph, int chunk_rows) {
   return std::min(std::max((64 << 20) / row_bytes, kTimedRowsMax), chunk_rows);
 }
 
+std::array<std::unique_ptr<BlockRunner>, 2> make_blocks(Ops& ops, const Graph& graph,
+                                                        const ModelSizes& sizes, int n_pages,
+                                                        int max_rows, Rows<float> logits) {
+  std::array<std::unique_ptr<BlockRunner>, 2> blocks;
+  if (!ops.has_block_ops()) return blocks;
+  for (const BlockDrafter& drafter : graph.drafters) {
+    blocks[static_cast<std::size_t>(drafter.kind)] = std::make_unique<BlockRunner>(
+        ops, graph, drafter, sizes.n_slots, 1 + sizes.n_prefixes, n_pages, max_rows, logits);
+  }
+  return blocks;
+}
+
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
                                                               start)
@@ -60,7 +72,9 @@ std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv) {
   };
   add(graph.layers);
   if (graph.draft) add(graph.draft->layers);
-  return (page + kPageKeys - 1) / kPageKeys;
+  std::uint64_t bytes = (page + kPageKeys - 1) / kPageKeys;
+  for (const BlockDrafter& drafter : graph.drafters) bytes += block_bytes_per_position(drafter);
+  return bytes;
 }
 
 std::uint64_t state_bytes(const Graph& graph) {
@@ -73,7 +87,9 @@ std::uint64_t state_bytes(const Graph& graph) {
           static_cast<std::uint64_t>((m->conv_kernel - 1) * m->d_conv() + n_lag);
     }
   }
-  return n_floats * sizeof(float);
+  std::uint64_t bytes = n_floats * sizeof(float);
+  for (const BlockDrafter& drafter : graph.drafters) bytes += block_bytes_per_sequence(drafter);
+  return bytes;
 }
 
 OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
@@ -88,6 +104,7 @@ OpsModel::OpsModel(Ops& ops, const Graph& graph, const ModelSizes& sizes)
       slots_(sizes.n_slots, scratch_page_, sizes.n_prefix_pages),
       forward_(ops, graph, sizes.kv, sizes.n_slots + 1 + sizes.n_prefixes, scratch_page_ + 1,
                max_rows_, std::max({kTimedRowsMax, round_rows(sizes, graph), scored_rows_})),
+      blocks_(make_blocks(ops, graph, sizes, scratch_page_ + 1, max_rows_, forward_.logits())),
       prefixes_(slots_.pool(), sizes.n_prefixes, sizes.n_prefix_pages),
       copies_pages_(copy_page(scratch_page_, scratch_page_)),
       backlogs_(static_cast<std::size_t>(sizes.n_slots)) {
@@ -123,6 +140,7 @@ void OpsModel::reset_slot(int slot) {
     if (cache.mamba) cache.mamba->reset(slot);
   }
   backlog_of(slot) = Backlog{};
+  each_block([&](BlockKind, BlockRunner& block) { block.reset(slot); });
 }
 
 bool OpsModel::has_room(std::int64_t n_positions) const {
@@ -145,6 +163,7 @@ bool OpsModel::copy_page(int from, int to) {
       if (cache.kv) copied = cache.kv->copy(from, to) && copied;
     }
   }
+  each_block([&](BlockKind, BlockRunner& block) { block.copy_page(from, to); });
   return copied;
 }
 
@@ -152,11 +171,20 @@ void OpsModel::keep_prefix(int slot) {
   if (!keeps_prefixes() || slots_.is_broken(slot)) return;
   const Backlog& backlog = backlog_of(slot);
   const std::vector<int>& ids = slots_.ids(slot);
-  if (const int same = prefixes_.find_same(ids); same >= 0) {
-    if (prefixes_.at(same).head_complete || !backlog.complete) return;
-    prefixes_.drop(same);  // this one serves the head, too
-  }
   KeptPrefix prefix;
+  each_block([&](BlockKind kind, BlockRunner& block) {
+    prefix.block_first_key[static_cast<std::size_t>(kind)] = block.first_key(slot);
+  });
+  if (const int same = prefixes_.find_same(ids); same >= 0) {
+    const KeptPrefix& kept = prefixes_.at(same);
+    bool adds = backlog.complete && !kept.head_complete;
+    for (std::size_t i = 0; i < kBlockKinds.size(); ++i) {
+      adds = adds || prefix.block_first_key[i] < kept.block_first_key[i];
+    }
+    if (!adds) return;
+    prefixes_.drop(same);  // this one serves more drafters
+  }
+  each_block([&](BlockKind, BlockRunner& block) { block.drain(place_of(slot)); });
   prefix.ids = ids;
   const auto n_pages = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(ids.size())));
   const std::vector<int>& pages = slots_.pages(slot);
@@ -173,12 +201,20 @@ void OpsModel::keep_prefix(int slot) {
   for (LayerCache& cache : forward_.caches()) {
     if (cache.mamba) cache.mamba->copy(slot, state_slot(place));
   }
+  each_block([&](BlockKind, BlockRunner& block) { block.copy_slot(slot, state_slot(place)); });
 }
 
-void OpsModel::resume_prefix(int slot, std::span<const int> prompt, bool with_head) {
+void OpsModel::resume_prefix(int slot, std::span<const int> prompt, bool with_head,
+                             BlockSet with_blocks) {
   if (!keeps_prefixes()) return;
   const int place = prefixes_.find(prompt, [&](const KeptPrefix& prefix) {
     if (with_head && graph_.draft && !prefix.head_complete) return false;
+    for (const BlockKind kind : kBlockKinds) {
+      if (!with_blocks[kind] || !block_of(kind)) continue;
+      if (!block_of(kind)->goes_on(prefix.block_first_key[static_cast<std::size_t>(kind)])) {
+        return false;
+      }
+    }
     return copies_pages_ || n_whole_pages(prefix) == static_cast<int>(prefix.pages.size());
   });
   if (place < 0) return;
@@ -198,6 +234,7 @@ void OpsModel::resume_prefix(int slot, std::span<const int> prompt, bool with_he
   for (LayerCache& cache : forward_.caches()) {
     if (cache.mamba) cache.mamba->copy(state_slot(place), slot);
   }
+  each_block([&](BlockKind, BlockRunner& block) { block.copy_slot(state_slot(place), slot); });
   Backlog& backlog = backlog_of(slot);
   backlog = Backlog{};
   backlog.n = prefix.n_backlog;
@@ -236,7 +273,17 @@ bool OpsModel::begin_feed(int slot, std::span<const int> ids, bool feed_head) {
   return true;
 }
 
+void OpsModel::begin_taps(int slot, int n_rows, BlockSet wanted) {
+  each_block([&](BlockKind kind, BlockRunner& block) {
+    if (!block.begin_feed(place_of(slot), n_rows, wanted[kind])) return;
+    if (std::find(taps_.begin(), taps_.end(), &block.taps()) == taps_.end()) {
+      taps_.push_back(&block.taps());
+    }
+  });
+}
+
 void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& results) {
+  taps_.clear();
   segments_.clear();
   row_ids_.clear();
   runs_.clear();
@@ -245,6 +292,7 @@ void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& r
   for (const Window& window : windows) {
     const int n_live = static_cast<int>(window.ids.size());
     backlog_of(window.slot).fed = begin_feed(window.slot, window.ids, window.feed_head);
+    begin_taps(window.slot, n_live, window.feed_blocks);
 
     const int first_row = static_cast<int>(row_ids_.size());
     const int n_rows = padded_rows(window);
@@ -269,9 +317,17 @@ void OpsModel::run(std::span<const Window> windows, std::vector<WindowResult>& r
   require(n_rows >= 1 && n_rows <= max_rows_, "a call has at least one row and at most max_rows");
   marked_.assign(static_cast<std::size_t>(n_rows), 0);
   const Batch batch{n_rows, segments_, marked_};
-  forward_.target(batch, row_ids_, runs_);
+  forward_.target(batch, row_ids_, runs_, taps_);
   sample_rows(batch, windows, results);
   feed_head(batch, windows);
+  for (std::size_t w = 0; w < windows.size(); ++w) {
+    const Segment& s = segments_[w];
+    each_block([&](BlockKind kind, BlockRunner& block) {
+      if (!windows[w].feed_blocks[kind]) return;
+      forward_.timed(Part::draft_head,
+                     [&] { block.feed(place_of(s.slot), s.first_row, s.n_live, windows[w].sure); });
+    });
+  }
 }
 
 void OpsModel::sample_rows(const Batch& batch, std::span<const Window> windows,
@@ -355,6 +411,8 @@ void OpsModel::commit(int slot, int n_kept) {
   }
   backlog.n_fresh = 0;
   slots_.commit(slot, n_kept);
+  each_block(
+      [&](BlockKind, BlockRunner& block) { block.commit(slot, n_kept, slots_.n_committed(slot)); });
 }
 
 void OpsModel::put_head_keys(int slot, int first_position, std::span<const int> next_ids,
@@ -390,9 +448,57 @@ Segment OpsModel::head_segment(int slot, int first_row, int first_position, int 
 
 void OpsModel::draft(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) {
   drafts.resize(asks.size());
+  for (std::vector<Draft>& chain : drafts) chain.clear();
+  each_block([&](BlockKind kind, BlockRunner&) { draft_blocks(kind, asks, drafts); });
+  draft_head(asks, drafts);
+}
+
+// Blocks of all that ask, as many drafts each as the longest wants.
+void OpsModel::draft_blocks(BlockKind kind, std::span<const DraftAsk> asks,
+                            std::vector<std::vector<Draft>>& drafts) {
+  BlockRunner& block = *block_of(kind);
+  block_asks_.clear();
+  block_places_.clear();
+  int n_drafts = 0;
+  for (std::size_t i = 0; i < asks.size(); ++i) {
+    const DraftAsk& ask = asks[i];
+    if (ask.block != kind) continue;
+    require(!slots_.is_broken(ask.slot), "drafts follow a commit");
+    if (!block.can_draft(ask.slot, slots_.n_committed(ask.slot))) continue;
+    BlockRunner::Ask one;
+    one.place = place_of(ask.slot);
+    one.next_id = ask.next_id;
+    one.sampling = ask.sampling;
+    one.sampling.n_vocab = sizes_.n_vocab;
+    // The known token is at position n_committed, draft 1 behind it.
+    one.sampling.position = static_cast<std::uint64_t>(one.place.n_committed) + 1;
+    block_asks_.push_back(i);
+    block_places_.push_back(one);
+    n_drafts = std::max(n_drafts, std::min(ask.max_levels, block.most_drafts()));
+  }
+  if (block_asks_.empty()) return;
+  forward_.timed(Part::draft_head, [&] { block.draft(block_places_, n_drafts, block_sampled_); });
+  for (std::size_t b = 0; b < block_asks_.size(); ++b) {
+    const DraftAsk& ask = asks[block_asks_[b]];
+    std::vector<Draft>& chain = drafts[block_asks_[b]];
+    const std::size_t first = b * static_cast<std::size_t>(n_drafts);
+    for (int k = 0; k < std::min(ask.max_levels, n_drafts); ++k) {
+      const auto at = static_cast<std::size_t>(k);
+      const Draft draft = ask.given.empty() ? block_sampled_[first + at] : ask.given[at];
+      if (draft.id < 0) break;
+      chain.push_back(draft);
+      if (!drafts_on(draft, k + 1, ask.max_levels, 1.0f, ask.stop_ids.data(),
+                     static_cast<int>(ask.stop_ids.size()), nullptr)) {
+        break;
+      }
+    }
+  }
+}
+
+void OpsModel::draft_head(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts) {
   chains_.clear();
   for (std::size_t i = 0; i < asks.size(); ++i) {
-    drafts[i].clear();
+    if (asks[i].block) continue;
     Backlog& backlog = backlog_of(asks[i].slot);
     require(!slots_.is_broken(asks[i].slot), "drafts follow a commit");
     if (!graph_.draft || !backlog.complete || backlog.n == 0) continue;
@@ -515,7 +621,7 @@ void OpsModel::add_window(RoundTask& task, const SampleSpec& sampling, const Seg
     s.n_rows = s.n_live = n_rows;
     const LogitRun run{0, n_rows};
     forward_.target_ops({n_rows, {&s, 1}, std::span(marked_).first(rows)},
-                        std::span(row_ids_).first(rows), {&run, 1});
+                        std::span(row_ids_).first(rows), {&run, 1}, taps_);
   };
 }
 
@@ -527,6 +633,7 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
   require(n_most <= max_window_rows_, "a round fits a window");
   if (graph_.geometry.kind != Geometry::Kind::dynamic || forward_.profile() != nullptr)
     return false;
+  if (max_levels > 0 && ask.draft.block) return false;
   if (max_levels > 0 && (!graph_.draft || !backlog.complete || backlog.n == 0)) return false;
 
   row_ids_.assign(1, ask.draft.next_id);
@@ -542,6 +649,8 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
     backlog.n = 0;
   }
   const bool feeds = begin_feed(slot, row_ids_, ask.feed_head || max_levels > 0);
+  taps_.clear();
+  begin_taps(slot, n_most, ask.feed_blocks);
   add_window(task, ask.draft.sampling, slots_.begin(slot, row_ids_, false, 0, n_most));
   if (max_levels > 0) head_segments_[0].pages = segments_[0].pages;  // levels reach as far
   // Where rows for the head always go to the same place, they are part of the call.
@@ -554,6 +663,19 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
                            0, backlog_rows(slot, 0, n_rows));
     };
   }
+  BlockSet fed_inside;
+  each_block([&](BlockKind kind, BlockRunner& block) {
+    if (!ask.feed_blocks[kind]) return;
+    task.window_key = (task.window_key ^ (static_cast<std::uint64_t>(kind) + 3)) *
+                      0x9e3779b97f4a7c15u;  // its taps
+    fed_inside[kind] = block.is_drained(slot);
+    if (!fed_inside[kind]) return;
+    task.window_key += static_cast<std::uint64_t>(slot) + 1;
+    task.window_ops = [&block, slot, target = std::move(task.window_ops)](int n_rows) {
+      target(n_rows);
+      block.feed_ops(slot, n_rows);
+    };
+  });
   ops_.run_round(task, outcome_);
 
   const int n_rows = outcome_.n_verified + 1;
@@ -566,6 +688,14 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
     forward_.read_hidden({n_rows, {}, std::span(marked_).first(rows)}, 0,
                          backlog_rows(slot, backlog.n, n_rows));
   }
+  each_block([&](BlockKind kind, BlockRunner& block) {
+    if (!ask.feed_blocks[kind]) return;
+    if (fed_inside[kind]) {
+      block.fed(slot, n_rows);
+    } else {
+      block.feed(place_of(slot), 0, n_rows, false);
+    }
+  });
   backlog.n_fresh = feeds ? n_rows : 0;
   backlog.fed = feeds;
   placed_.assign(1, {0, n_rows, 0, n_rows});
@@ -624,6 +754,7 @@ std::int64_t OpsModel::time_window_ns(int n_rows) {
   require(padded <= kTimedRowsMax, "a timed window fits the buffers");
   const auto start = std::chrono::steady_clock::now();
   const Segment segment = scratch_segment(padded);
+  taps_.clear();
   if (padded <= kWindowRowsMax) {
     RoundTask task;
     add_window(task, SampleSpec{}, segment);
@@ -632,7 +763,7 @@ std::int64_t OpsModel::time_window_ns(int n_rows) {
   }
   const Batch batch{padded, {&segment, 1}, marked_};
   const LogitRun run{0, padded};
-  forward_.target(batch, row_ids_, {&run, 1});
+  forward_.target(batch, row_ids_, {&run, 1}, {});
   SampleSpec spec;
   spec.n_vocab = sizes_.n_vocab;
   spec.want_probability = false;
@@ -657,6 +788,15 @@ std::int64_t OpsModel::time_level_ns(bool draft_vocab_only) {
   const auto start = std::chrono::steady_clock::now();
   ops_.run_round(task, outcome_);
   return since_ns(start) / kLevels;
+}
+
+std::int64_t OpsModel::time_block_ns(BlockKind kind, int n_drafts) {
+  if (!block_of(kind)) return 0;
+  SampleSpec spec;
+  spec.n_vocab = sizes_.n_vocab;
+  const auto start = std::chrono::steady_clock::now();
+  block_of(kind)->run_scratch(sizes_.n_slots, scratch_page_, n_drafts, spec);
+  return since_ns(start);
 }
 
 }  // namespace bolt

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/engine/block_draft.h"
 #include "core/engine/forward.h"
 #include "core/engine/model.h"
 #include "core/engine/prefix_cache.h"
@@ -28,9 +29,9 @@ struct ModelSizes {
 
 // Pages of a sequence of so many positions; padding and drafts may reach past the last one kept.
 inline int pages_of_sequence(std::int64_t n_positions) { return pages_for(n_positions) + 1; }
-// Bytes of keys and values for one position of one sequence, draft head included.
+// Bytes of keys and values for one position of one sequence, drafters included.
 std::uint64_t kv_bytes_per_position(Ops& ops, const Graph& graph, KvKind kv);
-// Bytes of recurrent state of one sequence, rows that lag included.
+// Bytes of recurrent state of one sequence, rows that lag and drafters' windows included.
 std::uint64_t state_bytes(const Graph& graph);
 
 class OpsModel final : public Model {
@@ -55,9 +56,14 @@ class OpsModel final : public Model {
   bool reserve(int slot, std::int64_t n_positions);
   bool keeps_prefixes() const override { return prefixes_.n_places() > 0; }
   void keep_prefix(int slot) override;
-  void resume_prefix(int slot, std::span<const int> prompt, bool with_head) override;
+  void resume_prefix(int slot, std::span<const int> prompt, bool with_head,
+                     BlockSet with_blocks) override;
 
   bool has_head() const override { return graph_.draft.has_value(); }
+  int block_drafts(BlockKind kind) const override {
+    const auto& block = block_of(kind);
+    return block ? block->most_drafts() : 0;
+  }
   std::span<const int> draft_vocab() const override;
   int vocab_size() const override { return graph_.vocab_size; }
   int max_rows() const override { return max_rows_; }
@@ -67,6 +73,7 @@ class OpsModel final : public Model {
   void set_profile(Profile* profile) override { forward_.set_profile(profile); }
   std::int64_t time_window_ns(int n_rows) override;
   std::int64_t time_level_ns(bool draft_vocab) override;
+  std::int64_t time_block_ns(BlockKind kind, int n_drafts) override;
 
  private:
   // Hidden rows that the target kept and the head has not absorbed: the last n of the slot's ids.
@@ -90,6 +97,25 @@ class OpsModel final : public Model {
     float product = 1.0f;  // of the drafts' probabilities
     Rows<const float> hidden;
   };
+
+  const std::unique_ptr<BlockRunner>& block_of(BlockKind kind) const {
+    return blocks_[static_cast<std::size_t>(kind)];
+  }
+  // f(kind, runner) for every separate drafter.
+  template <class F>
+  void each_block(const F& f) {
+    for (const BlockKind kind : kBlockKinds) {
+      if (block_of(kind)) f(kind, *block_of(kind));
+    }
+  }
+  BlockRunner::Place place_of(int slot) const {
+    return {slot, slots_.n_committed(slot), slots_.pages(slot)};
+  }
+  // Says which drafters the slot's next n_rows rows feed, and taps what they need.
+  void begin_taps(int slot, int n_rows, BlockSet wanted);
+  void draft_head(std::span<const DraftAsk> asks, std::vector<std::vector<Draft>>& drafts);
+  void draft_blocks(BlockKind kind, std::span<const DraftAsk> asks,
+                    std::vector<std::vector<Draft>>& drafts);
 
   Backlog& backlog_of(int slot) { return backlogs_[static_cast<std::size_t>(slot)]; }
   Rows<float> backlog_rows(int slot, int first, int n) const;
@@ -122,6 +148,7 @@ class OpsModel final : public Model {
   int scratch_page_;  // and the slot past the last one: for timing
   Slots slots_;
   Forward forward_;
+  std::array<std::unique_ptr<BlockRunner>, 2> blocks_;  // by kind
   PrefixCache prefixes_;
   bool copies_pages_ = false;
   Rows<float> backlog_memory_;  // [n_slots * kBacklogRows, d_model]
@@ -132,6 +159,7 @@ class OpsModel final : public Model {
   std::vector<Segment> segments_;
   std::vector<int> row_ids_;
   std::vector<std::uint8_t> marked_;
+  std::vector<const Taps*> taps_;
   std::vector<LogitRun> runs_;
   std::vector<Placed> placed_;
   std::vector<SampleSpec> specs_;
@@ -145,6 +173,10 @@ class OpsModel final : public Model {
   std::vector<SampleSpec> head_specs_;
   std::vector<Sampled> head_sampled_;
   RoundOutcome outcome_;
+  // Of a separate drafter's last call.
+  std::vector<std::size_t> block_asks_;
+  std::vector<BlockRunner::Ask> block_places_;
+  std::vector<Sampled> block_sampled_;
 };
 
 }  // namespace bolt

@@ -4,6 +4,7 @@
 // What is reused is what a fresh run would have computed, so no bit of a reply depends on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,6 +22,8 @@ struct KeptPrefix {
   int n_backlog = 0;
   bool head_complete = false;
   std::vector<float> backlog;
+  // Separate drafters, by kind: positions before it have no keys. All others' are written.
+  std::array<int, 2> block_first_key{};
 };
 
 class PrefixCache {

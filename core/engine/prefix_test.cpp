@@ -147,7 +147,7 @@ TEST_CASE("prefixes: planted mistakes are caught: a state one token old, a page 
       request.prompt_ids = prompt;
       request.max_new = 6;
       const int slot = model.open_slot();
-      model.resume_prefix(slot, prompt, false);
+      model.resume_prefix(slot, prompt, false, {});
       Stream stream(model, slot, request, nullptr, nullptr, 512, 0, nullptr);
       Stream* const only = &stream;
       while (!stream.is_finished()) Rounds(model).run({&only, 1});

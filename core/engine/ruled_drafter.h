@@ -15,6 +15,8 @@ class RuledDrafter : public Drafter {
  public:
   // Those of the chain that are worth their rows.
   void choose(std::span<const Draft> chain, DraftPlan& plan) override {
+    if (rule_ && plan.block) rule_->note(*plan.block, chain);
+    n_made_ = plan.max_levels;
     const auto n = rule_ ? static_cast<std::size_t>(rule_->n_verified(chain)) : chain.size();
     float product = 1.0f;
     for (const Draft& draft : chain.first(n)) {
@@ -26,6 +28,10 @@ class RuledDrafter : public Drafter {
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
     if (!rule_) return;
     rule_->share(plan.n_sharing);
+    if (plan.block && n_levels > 0) {
+      rule_->learn_block(*plan.block, n_made_, static_cast<int>(plan.ids.size()), n_accepted + 1);
+      return;
+    }
     rule_->learn(plan.is_copy, plan.draft_vocab, n_levels, static_cast<int>(plan.ids.size()),
                  n_accepted + 1);
   }
@@ -48,13 +54,29 @@ class RuledDrafter : public Drafter {
     plan.rate = rule_->rate();
     plan.costs = &costs_();
   }
-  // What a chain's levels and rows cost, if a rule weighs them.
-  void price(DraftPlan& plan) {
-    if (!rule_) return;
-    rule_->price_drafts(plan.draft_vocab, prices_);
+  // Asks head or separate drafter for at most so many drafts, at what levels and rows cost if a
+  // rule weighs them. Of the sources in question, which and how many is the rule's to say; without
+  // one a separate drafter comes first. False where none is worth asking.
+  bool ask(bool head, BlockSet blocks, int max_drafts, DraftPlan& plan) {
+    if (rule_) {
+      head = head && rule_->asks_head(plan.draft_vocab);
+      for (const BlockKind kind : kBlockKinds) blocks[kind] = blocks[kind] && rule_->asks(kind);
+      plan.block = rule_->best(head, blocks);
+    } else {
+      for (const BlockKind kind : kBlockKinds) {
+        if (blocks[kind] && !plan.block) plan.block = kind;
+      }
+    }
+    if (!head && !plan.block) return false;
+    plan.max_levels = plan.block && rule_ ? rule_->n_made(*plan.block, max_drafts) : max_drafts;
+    if (plan.block) plan.draft_vocab = false;
+    if (!rule_) return true;
     rule_->price_rows(row_prices_);
-    plan.go_on = prices_;
     plan.row_prices = row_prices_;
+    if (plan.block) return true;
+    rule_->price_drafts(plan.draft_vocab, prices_);
+    plan.go_on = prices_;
+    return true;
   }
   const std::optional<DepthRule>& rule() const { return rule_; }
 
@@ -62,6 +84,7 @@ class RuledDrafter : public Drafter {
   const int fixed_;
   CostSource costs_;
   std::optional<DepthRule> rule_;
+  int n_made_ = 0;  // drafts that were asked for last
   std::array<float, kWindowRowsMax> prices_{};
   std::array<double, kWindowRowsMax> row_prices_{};
 };

@@ -1,6 +1,9 @@
 // A coin a position, so that a draft is right or wrong whatever was proposed around it.
 #include "core/engine/scripted_drafter.h"
 
+#include <algorithm>
+#include <array>
+
 #include "core/base/error.h"
 #include "core/engine/ruled_drafter.h"
 
@@ -15,34 +18,53 @@ double uniform(std::uint64_t seed, std::uint64_t position) {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
+// Of a source that names a separate drafter the head is no part.
+bool uses_head_as_told(const Request& request, const Model& model) {
+  const auto source = request.draft.source;
+  return model.has_head() && source != DraftOptions::Source::dspark &&
+         source != DraftOptions::Source::dflash;
+}
+
 class ScriptedDrafter final : public RuledDrafter {
  public:
   ScriptedDrafter(const Request& request, const Model& model, CostSource costs)
       : RuledDrafter(request.draft.drafts, std::move(costs)),
         script_(*request.script),
         n_prompt_(request.prompt_ids.size()),
-        has_head_(model.has_head()),
+        has_head_(uses_head_as_told(request, model)),
+        blocks_(block_drafters(request.draft.source, model)),
+        most_of_blocks_{model.block_drafts(BlockKind::dspark),
+                        model.block_drafts(BlockKind::dflash)},
         n_vocab_(model.vocab_size()) {}
 
   bool uses_head() const override { return has_head_; }
+  BlockSet uses_blocks() const override { return blocks_; }
 
   void plan(std::span<const int> known, int max_drafts, DraftPlan& plan) override {
     max_drafts = most_drafts(max_drafts);
     share(plan);
     chain_.clear();
-    if (max_drafts < 1 || (rule() && !rule()->asks_head(false))) return;
-    price(plan);
+    if (max_drafts < 1) return;
+    const bool has_source = has_head_ || blocks_[BlockKind::dspark] || blocks_[BlockKind::dflash];
+    if (!ask(has_head_ || !has_source, blocks_, max_drafts, plan)) return;
+    max_drafts = plan.max_levels;
+    if (plan.block) {
+      max_drafts = std::min(max_drafts, most_of_blocks_[static_cast<std::size_t>(*plan.block)]);
+    }
     const auto rate = static_cast<float>(script_.rate);
     float product = 1.0f;
     for (std::size_t at = known.size() - n_prompt_; static_cast<int>(chain_.size()) < max_drafts;
          ++at) {
-      if (rule() && !chain_goes_on(product, plan.go_on[chain_.size()])) break;
+      if (rule() && !plan.block && !chain_goes_on(product, plan.go_on[chain_.size()])) break;
       const int right = at < script_.reply_ids.size() ? script_.reply_ids[at] : 0;
       const bool is_right = uniform(script_.seed, at) < script_.rate;
       chain_.push_back({is_right ? right : (right + 1) % n_vocab_, rate});
       product *= rate;
     }
-    if (!has_head_) return choose(chain_, plan);
+    if (!has_source) {
+      plan.max_levels = 0;
+      return choose(chain_, plan);
+    }
     plan.max_levels = static_cast<int>(chain_.size());
     plan.given = chain_;
   }
@@ -51,6 +73,8 @@ class ScriptedDrafter final : public RuledDrafter {
   const Script script_;
   const std::size_t n_prompt_;
   const bool has_head_;
+  const BlockSet blocks_;
+  const std::array<int, 2> most_of_blocks_;
   const int n_vocab_;
   std::vector<Draft> chain_;
 };

@@ -58,9 +58,9 @@ void Ops::run_block(const BlockTask& task, std::span<Sampled> drafts) {
   for (int r = 0; r < task.n_drafts; ++r) {
     const Batch step{task.n_sequences, {}, marks};
     begin(step, previous);
-    // Draft r of every block: one row in n_drafts.
-    const Rows<float> logits{task.logits.row(r), task.n_sequences, task.logits.n_cols,
-                             task.logits.stride * task.n_drafts};
+    // The draft's row of every block.
+    const Rows<float> logits{task.logits.row(r + 1), task.n_sequences, task.logits.n_cols,
+                             task.logits.stride * task.block_rows};
     if (task.markov_w1 != nullptr) {
       embed(*task.markov_w1, previous, task.markov_rows);
       quantize(task.markov_rows, is_integer(task.markov_w2->format), *task.markov_operand);

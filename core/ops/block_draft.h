@@ -82,7 +82,8 @@ struct BlockTask {
   std::function<void()> ops;  // leaves `logits`; between begin() and the choice
   std::uint64_t key = 0;      // as Ops::replay's
   int n_sequences = 0, block_rows = 0, n_drafts = 0;
-  Rows<float> logits;                    // [n_sequences * n_drafts, vocab_size], by sequence
+  // [n_sequences * block_rows, vocab_size]: draft r (from 1) of a block in its row r.
+  Rows<float> logits;
   std::span<const SampleSpec> sampling;  // [n_sequences], of draft 1; the next: position + 1
   const Weight *markov_w1 = nullptr, *markov_w2 = nullptr;  // null: no Markov head
   Rows<float> markov_rows;            // [n_sequences, rank], for what is gathered of W1

@@ -32,6 +32,22 @@ class Binder {
   Binder(const Checkpoint& checkpoint, const CheckpointConfig& config, bool without_mtp)
       : checkpoint_(checkpoint), config_(config), without_mtp_(without_mtp) {}
 
+  BoundGraph run_drafter(const BlockDrafter& shaped, int vocab_size) {
+    index_names();
+    for (const char* part : {"lm_head.weight", "d2t", "t2d"}) {
+      if (const Tensor* own = find(part)) {
+        fail(
+            fmt::format("tensor {}: drafters with a head or vocabulary of their own are not "
+                        "supported",
+                        own->name));
+      }
+    }
+    bound_.graph.drafters = {shaped};
+    bind_drafter(bound_.graph.drafters[0], vocab_size);
+    refuse_leftovers();
+    return std::move(bound_);
+  }
+
   BoundGraph run() {
     index_names();
     ModelFacts& facts = bound_.facts;
@@ -130,7 +146,7 @@ class Binder {
       if (tensor == tensors.front()) weight.format = format;
       if (weight.format != format) {
         fail(fmt::format(
-            "tensor {} is {}, but {} is {}; the experts of a layer must share one dtype",
+            "tensor {} is {}, but {} is {}; the matrices of a weight must share one dtype",
             tensor->name, tensor->dtype, tensors.front()->name, tensors.front()->dtype));
       }
     }
@@ -273,18 +289,11 @@ class Binder {
       record_scales(weight, ours, {fmt::format("{}experts.{}", mixer, part)});
       return;
     }
-    std::vector<const Tensor*> tensors;
-    std::vector<std::string> bases;
+    std::vector<std::string> names;
     for (int e = 0; e < weight.n_matrices; ++e) {
-      const std::string name = fmt::format("{}experts.{}.{}.weight", mixer, e, part);
-      const Tensor* tensor = find(name);
-      if (!tensor) fail_missing(name);
-      expect_shape(*tensor, {weight.n_rows, weight.n_cols});
-      tensors.push_back(tensor);
-      bases.push_back(fmt::format("{}experts.{}.{}", mixer, e, part));
+      names.push_back(fmt::format("{}experts.{}.{}.weight", mixer, e, part));
     }
-    record(weight, ours, Transform::copy, std::move(tensors));
-    record_scales(weight, ours, bases);
+    bind_each(weight, ours, names);
   }
 
   void bind_mixer(Mamba2& m, const std::string& ours, const std::string& p) {
@@ -370,6 +379,61 @@ class Binder {
     bind(draft.final_norm, "draft.final_norm", {last + "final_layernorm.weight"});
   }
 
+  // One tensor a matrix.
+  void bind_each(Weight& weight, const std::string& ours, const std::vector<std::string>& names) {
+    std::vector<const Tensor*> tensors;
+    std::vector<std::string> bases;
+    for (const std::string& name : names) {
+      const Tensor* tensor = find(name);
+      if (!tensor) fail_missing(name);
+      if (weight.layout == Layout::plain) {
+        expect_shape(*tensor, {weight.n_cols});
+      } else {
+        expect_shape(*tensor, {weight.n_rows, weight.n_cols});
+      }
+      tensors.push_back(tensor);
+      bases.push_back(name.substr(0, name.rfind(".weight")));
+    }
+    record(weight, ours, Transform::copy, std::move(tensors));
+    record_scales(weight, ours, bases);
+  }
+
+  void bind_drafter(BlockDrafter& d, int vocab_size) {
+    const std::string at = std::string(kind_name(d.kind)) + ".";
+    // The table's other rows are the target's.
+    const Tensor* table = find("embed_tokens.weight");
+    if (!table) fail("tensor embed_tokens.weight is missing: the mask's row is the drafter's own");
+    expect_shape(*table, {vocab_size, d.mask_embedding.n_cols});
+    record(d.mask_embedding, at + "mask_embedding", Transform::copy, {table});
+    bound_.bindings.at(at + "mask_embedding").rows = {d.mask_id};
+    bind(d.fc, at + "fc", {"fc.weight"});
+    bind(d.hidden_norm, at + "hidden_norm", {"hidden_norm.weight"});
+    std::vector<std::string> kv, k_norms;
+    for (std::size_t i = 0; i < d.layers.size(); ++i) {
+      const std::string ours = fmt::format("{}layers.{}.", at, i),
+                        in = fmt::format("layers.{}.", i), attention = in + "self_attn.";
+      BlockLayer& layer = d.layers[i];
+      bind(layer.input_norm, ours + "input_norm", {in + "input_layernorm.weight"});
+      bind(layer.q_proj, ours + "q_proj", {attention + "q_proj.weight"});
+      bind(layer.q_norm, ours + "q_norm", {attention + "q_norm.weight"});
+      if (d.has_sinks) bind(layer.sinks, ours + "sinks", {attention + "attention_sink_bias"});
+      bind(layer.o_proj, ours + "o_proj", {attention + "o_proj.weight"});
+      bind(layer.post_norm, ours + "post_norm", {in + "post_attention_layernorm.weight"});
+      bind(layer.gate_proj, ours + "gate_proj", {in + "mlp.gate_proj.weight"});
+      bind(layer.up_proj, ours + "up_proj", {in + "mlp.up_proj.weight"});
+      bind(layer.down_proj, ours + "down_proj", {in + "mlp.down_proj.weight"});
+      kv.push_back(attention + "k_proj.weight");
+      kv.push_back(attention + "v_proj.weight");
+      k_norms.push_back(attention + "k_norm.weight");
+    }
+    bind_each(d.kv_proj, at + "kv_proj", kv);
+    bind_each(d.k_norm, at + "k_norm", k_norms);
+    bind(d.final_norm, at + "final_norm", {"norm.weight"});
+    if (d.markov_rank == 0) return;
+    bind(d.markov_w1, at + "markov_w1", {"markov_head.markov_w1.weight"});
+    bind(d.markov_w2, at + "markov_w2", {"markov_head.markov_w2.weight"});
+  }
+
   void refuse_leftovers() const {
     std::size_t n = 0;
     const Tensor* first = nullptr;
@@ -410,6 +474,12 @@ class Binder {
 BoundGraph bind_checkpoint(const Checkpoint& checkpoint, const CheckpointConfig& config,
                            bool without_mtp) {
   return Binder(checkpoint, config, without_mtp).run();
+}
+
+BoundGraph bind_drafter(const Checkpoint& checkpoint, const BlockDrafter& shaped,
+                        const Graph& target) {
+  const CheckpointConfig none;
+  return Binder(checkpoint, none, false).run_drafter(shaped, target.vocab_size);
 }
 
 }  // namespace bolt

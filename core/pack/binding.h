@@ -51,5 +51,9 @@ struct BoundGraph {
 // dtype, or left over. The MTP head is bound where its tensors are there, unless `without_mtp`.
 BoundGraph bind_checkpoint(const Checkpoint& checkpoint, const CheckpointConfig& config,
                            bool without_mtp);
+// The same of a separate drafter, shaped: the graph holds it alone. Of its embedding the mask's row
+// is bound; that the others are the target's is the caller's to see.
+BoundGraph bind_drafter(const Checkpoint& checkpoint, const BlockDrafter& shaped,
+                        const Graph& target);
 
 }  // namespace bolt

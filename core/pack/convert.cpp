@@ -16,6 +16,7 @@
 #include "core/base/json.h"
 #include "core/base/printable.h"
 #include "core/base/sha256.h"
+#include "core/pack/add_drafter.h"
 #include "core/pack/binding.h"
 #include "core/pack/chat_source.h"
 #include "core/pack/draft_vocab.h"
@@ -26,6 +27,7 @@
 #include "core/pack/package_text.h"
 #include "core/pack/package_writer.h"
 #include "core/pack/repackage.h"
+#include "core/pack/source_files.h"
 #include "core/pack/source_rows.h"
 #include "core/pack/verify.h"
 #include "core/text/tokenizer.h"
@@ -127,59 +129,6 @@ std::string folder_name(const std::string& folder) {
   return path.filename().string();
 }
 
-// Hashes of every file that the package was made from, weights in parallel.
-std::vector<PackageFile> hash_sources(const Checkpoint& checkpoint, ThreadPool& pool,
-                                      const WorkProgress& progress) {
-  std::vector<PackageFile> files;
-  for (const char* name :
-       {"config.json", "hf_quant_config.json", "generation_config.json", "tokenizer.json",
-        "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"}) {
-    const std::string path = checkpoint.folder + "/" + name;
-    if (checkpoint.kind == "safetensors" && path_exists(path))
-      files.push_back(
-          {.path = name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
-  }
-  for (const SourceFile& file : checkpoint.files) {
-    files.push_back(
-        {.path = file.name, .role = "", .bytes = 0, .sha256 = "", .how = "stream", .links = 1});
-  }
-  std::uint64_t total = 0;
-  for (PackageFile& file : files) {
-    FileFacts facts;
-    open_regular_file(checkpoint.folder + "/" + file.path, facts);
-    file.bytes = facts.bytes;
-    total += facts.bytes;
-  }
-  Meter meter(progress, "hashing the source", total);
-  pool.parallel_for(static_cast<int>(files.size()), 1, [&](int begin, int end, int) {
-    for (int i = begin; i < end; ++i) {
-      PackageFile& file = files[static_cast<std::size_t>(i)];
-      file.sha256 = sha256_of_file(checkpoint.folder + "/" + file.path);
-      meter.add(file.bytes);
-    }
-  });
-  std::sort(files.begin(), files.end(),
-            [](const auto& a, const auto& b) { return a.path < b.path; });
-  return files;
-}
-
-// A source that changed while it was read gives a package of no checkpoint at all.
-void check_unchanged(const Checkpoint& checkpoint) {
-  for (const SourceFile& file : checkpoint.files) {
-    FileFacts now;
-    open_regular_file(file.path, now);
-    if (now != file.facts) {
-      throw Error(Exit::fault, fmt::format("{}: changed while it was being converted", file.path));
-    }
-  }
-}
-
-// What the thread has read of the source for the run that it is at.
-RawRows& rows_at_hand() {
-  static thread_local RawRows rows;
-  return rows;
-}
-
 // A checkpoint with all that is read beside its tensors.
 struct Source {
   Checkpoint checkpoint;
@@ -256,6 +205,7 @@ void check_conversion_target(const std::string& to, const std::string& from) {
 }
 
 ConvertFacts convert(const ConvertOptions& options) {
+  if (!options.drafter_for.empty()) return add_drafter(options);
   if (is_package(options.source)) return repackage(options);
   ConvertFacts facts;
   facts.source = options.source;
@@ -284,18 +234,7 @@ ConvertFacts convert(const ConvertOptions& options) {
   source.measure(writer.pool(), options.progress);
   writer.place_weights(bound.graph);
   PayloadVerifier verifier(source, bound.graph);
-  const CheckRun check = [&](std::size_t index, const RowRun& run,
-                             std::span<const std::byte> packed, float gain) {
-    verifier.check(index, run, rows_at_hand(), packed, gain);
-  };
-  writer.write_weights(
-      bound.graph,
-      [&](const RowRun& run, RowCodes& rows) {
-        source.read(run, rows_at_hand());
-        source.fill(run, rows_at_hand(), rows);
-      },
-      [&](const std::string& name, int matrix) { return source.gain(name, matrix); },
-      options.verify ? check : CheckRun(), options.progress);
+  pack_rows(writer, bound.graph, source, options.verify ? &verifier : nullptr, options.progress);
   if (options.verify) {
     const Verified verified = verifier.result();
     facts.verified = true;

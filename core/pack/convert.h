@@ -13,6 +13,8 @@ namespace bolt {
 
 struct ConvertOptions {
   std::string source, target;
+  // A package: the source is a separate drafter for its model (add_drafter.h). Empty: none.
+  std::string drafter_for;
   std::optional<Format> quant;  // q8, nvfp4: linears are quantised to it; none: formats are kept
   std::optional<Geometry> geometry;  // none: dynamic, or for a package what it has
   std::vector<std::string> keep;  // fnmatch patterns of weights or tensors that are not quantised
@@ -34,7 +36,7 @@ struct ConvertFacts {
   std::string source_name;                 // the checkpoint's folder name
   std::vector<PackageFile> source_files;   // path, bytes, sha256
   std::vector<PackageFile> package_files;  // package.json first
-  std::string source_format;               // safetensors or gguf
+  std::string source_format;               // safetensors, gguf, package or drafter
   std::string options;                     // as JSON, in package.json too
   std::uint64_t n_tensors = 0;             // of the checkpoint, used
   std::vector<std::string> skipped;        // tensors left out: towers, the MTP head if asked
@@ -44,18 +46,20 @@ struct ConvertFacts {
   // Tensors whose format is another than the checkpoint's quantisation config says.
   std::vector<std::string> disagreeing;
   bool has_draft_head = false;
-  std::uint64_t n_draft_vocab = 0;  // ids of the draft vocabulary; 0: none
-  std::string template_problem;     // why the chat template is not understood; empty: it is
+  std::vector<std::string> drafters;  // kinds of separate drafters
+  std::uint64_t n_draft_vocab = 0;    // ids of the draft vocabulary; 0: none
+  std::string template_problem;       // why the chat template is not understood; empty: it is
   bool verified = false;
   std::uint64_t n_verified_values = 0, n_verified_quantised = 0;
   // Of each quantised weight: the root of its squared errors' sum over that of its values, the
   // worst first. Known where verified.
   std::vector<std::pair<std::string, double>> errors;
-  std::size_t n_linked = 0, n_copied = 0;  // files, where the source is a package
+  std::size_t n_linked = 0, n_copied = 0;  // files of another package
   std::string arith_id, arith_sha256;
 };
 
-// A checkpoint to a package, or (repackage.h) a package to one of another geometry.
+// A checkpoint to a package, or (repackage.h) a package to one of another geometry, or
+// (add_drafter.h) a package and a drafter's checkpoint to one that has both.
 // Throws Error(usage) for targets and options that cannot be, Error(input) for a checkpoint that is
 // not a whole Nemotron-H, Error(fault) for a disk that fails or a value that does not verify.
 ConvertFacts convert(const ConvertOptions& options);

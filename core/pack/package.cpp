@@ -14,6 +14,7 @@
 #include "core/base/json.h"
 #include "core/base/sha256.h"
 #include "core/base/thread_pool.h"
+#include "core/pack/block_drafter.h"
 #include "core/pack/file_kind.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/hash_cache.h"
@@ -209,6 +210,7 @@ class OpenPackage final : public Package {
     graph_ = graph_skeleton(facts);
     const FileMap& graph = only("graph");
     parse_graph_json(graph.path(), std::string(graph.text()), graph_);
+    read_drafters();
     tokenizer_ = only("tokenizer").text();
     if (has("draft_vocab")) read_draft_vocab(only("draft_vocab"));
     const auto n_ids = graph_.draft ? static_cast<int>(graph_.draft->vocab_ids.size()) : 0;
@@ -220,6 +222,22 @@ class OpenPackage final : public Package {
     }
   }
 
+  void read_drafters() {
+    for (const PackageFile& file : files_) {
+      if (file.role != "drafter") continue;
+      const FileMap& map = maps_.at(file.path);
+      BlockDrafter drafter = parse_drafter_json(map.path(), std::string(map.text()), graph_);
+      for (const BlockDrafter& other : graph_.drafters) {
+        if (other.kind == drafter.kind) {
+          fail(map.path(), fmt::format("is a second {} drafter", kind_name(drafter.kind)));
+        }
+      }
+      graph_.drafters.push_back(std::move(drafter));
+    }
+    std::sort(graph_.drafters.begin(), graph_.drafters.end(),
+              [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  }
+
   void read_draft_vocab(const FileMap& file) {
     const JsonDocument document = JsonDocument::parse(file.path(), file.text());
     if (!graph_.draft) fail(file.path(), "is there, but the package has no draft head");
@@ -229,6 +247,15 @@ class OpenPackage final : public Package {
       if (id <= before) item.fail(fmt::format("an id above {}; ids ascend", before));
       graph_.draft->vocab_ids.push_back(before = id);
     }
+  }
+
+  // The file that lists a weight.
+  std::string graph_file(const std::string& weight) const {
+    for (const BlockDrafter& drafter : graph_.drafters) {
+      const std::string kind = kind_name(drafter.kind);
+      if (weight.starts_with(kind + ".")) return file_path(kind + ".json");
+    }
+    return file_path("graph.json");
   }
 
   // Every weight inside its file, none over another.
@@ -244,17 +271,15 @@ class OpenPackage final : public Package {
         return file.path == w.file && file.role == "payload";
       });
       if (at == maps_.end() || !payload) {
-        fail(file_path("graph.json"),
-             fmt::format("weight {} lies in {}, which is no payload file of "
-                         "package.json",
-                         name, json_quote(w.file)));
+        fail(graph_file(name), fmt::format("weight {} lies in {}, which is no payload file of "
+                                           "package.json",
+                                           name, json_quote(w.file)));
       }
       const FileMap& map = at->second;
       const auto place = [&](std::uint64_t offset, std::uint64_t bytes) {
         if (offset > map.size() || bytes > map.size() - offset) {
-          fail(file_path("graph.json"),
-               fmt::format("weight {} takes bytes {} to {} of {}, which has {}", name, offset,
-                           offset + bytes, w.file, map.size()));
+          fail(graph_file(name), fmt::format("weight {} takes bytes {} to {} of {}, which has {}",
+                                             name, offset, offset + bytes, w.file, map.size()));
         }
         ranges[w.file].push_back({offset, offset + bytes, name});
         return map.bytes().data() + offset;
@@ -270,7 +295,7 @@ class OpenPackage final : public Package {
                 [](const Range& a, const Range& b) { return a.begin < b.begin; });
       for (std::size_t i = 1; i < list.size(); ++i) {
         if (list[i].begin >= list[i - 1].end) continue;
-        fail(file_path("graph.json"),
+        fail(graph_file(list[i].weight),
              fmt::format("weights {} and {} overlap at byte {} of {}", list[i - 1].weight,
                          list[i].weight, list[i].begin, file));
       }

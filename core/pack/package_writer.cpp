@@ -82,7 +82,7 @@ std::vector<RowRun> row_runs(const Graph& graph, std::vector<std::string>& names
   return runs;
 }
 
-void PackageWriter::place_weights(Graph& graph) {
+void PackageWriter::place_weights(Graph& graph, const std::string& prefix) {
   std::uint64_t end = 0;
   int n_files = 0;
   std::string file;
@@ -100,7 +100,7 @@ void PackageWriter::place_weights(Graph& graph) {
     const std::uint64_t begin = aligned(end, kWeightAlignment);
     if (n_files == 0 || begin + placed_bytes(w) > kWeightFileBytesMax) {
       close();
-      file = fmt::format("weights-{:05}.bin", ++n_files);
+      file = fmt::format("{}-{:05}.bin", prefix, ++n_files);
       end = 0;
     }
     w.file = file;

@@ -50,9 +50,9 @@ class PackageWriter {
   const std::string& path() const { return folder_.path(); }
   ThreadPool& pool() { return pool_; }
 
-  // Gives every weight of `graph` (formats set) its file and offset.
-  void place_weights(Graph& graph);
-  // Writes all of them and hashes what is written on the way.
+  // Gives every weight of `graph` (formats set) its file PREFIX-NNNNN.bin and offset.
+  void place_weights(Graph& graph, const std::string& prefix = "weights");
+  // Writes all of them and hashes what is written on the way; before any payload is linked.
   void write_weights(const Graph& graph, const FillRows& fill, const GainOf& gain,
                      const CheckRun& check, const WorkProgress& progress);
   // Sends what is written so far to the disk; a thread may, while the caller does something else.

@@ -116,6 +116,9 @@ ConvertFacts repackage(const ConvertOptions& options) {
   facts.package_files = writer.finish(made);
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   facts.has_draft_head = graph.draft.has_value();
+  for (const BlockDrafter& drafter : graph.drafters) {
+    facts.drafters.push_back(kind_name(drafter.kind));
+  }
   facts.n_draft_vocab = graph.draft ? graph.draft->vocab_ids.size() : 0;
   each_weight(graph, [&](const std::string& name, const Weight& w) {
     ++facts.n_tensors;
