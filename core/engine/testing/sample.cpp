@@ -41,6 +41,16 @@ std::vector<T> values_of(const FileMap& file, const Tensor& tensor) {
   return values;
 }
 
+std::map<std::string, Tensor> tensors_of(const FileMap& file) {
+  FileFacts facts;
+  const FileDescriptor descriptor = open_regular_file(file.path(), facts);
+  std::map<std::string, Tensor> tensors;
+  for (const Tensor& t : read_safetensors_header(file.path(), descriptor, facts.bytes, 0)) {
+    tensors[t.name] = t;
+  }
+  return tensors;
+}
+
 }  // namespace
 
 const std::string& scratch_folder() {
@@ -64,6 +74,23 @@ const Package& sample_package(std::optional<Format> quant) {
   return *package;
 }
 
+const Package& drafted_package() {
+  static std::unique_ptr<Package> package;
+  if (!package) {
+    std::string before = sample_package().path();
+    for (const char* kind : {"dspark", "dflash"}) {
+      ConvertOptions options;
+      options.source = kTestdata + "sample-model/drafters/" + kind;
+      options.drafter_for = before;
+      options.target = before = scratch_folder() + "/with-" + kind + ".bolt";
+      options.n_threads = 1;
+      convert(options);
+    }
+    package = Package::open(before, {.n_threads = 1, .use_hash_cache = false});
+  }
+  return *package;
+}
+
 int test_device() {
   const char* const text = std::getenv("BOLT_TEST_DEVICE");
   return text == nullptr ? -1 : std::atoi(text);
@@ -80,12 +107,7 @@ bool is_of_shard(std::size_t i) {
 
 std::vector<Golden> read_goldens() {
   const FileMap file(kTestdata + "sample-model/goldens/goldens.safetensors");
-  FileFacts facts;
-  const FileDescriptor descriptor = open_regular_file(file.path(), facts);
-  std::map<std::string, Tensor> tensors;
-  for (const Tensor& t : read_safetensors_header(file.path(), descriptor, facts.bytes, 0)) {
-    tensors[t.name] = t;
-  }
+  const std::map<std::string, Tensor> tensors = tensors_of(file);
   std::vector<Golden> goldens;
   for (int i = 0; tensors.count("prompt" + std::to_string(i)); ++i) {
     const std::string n = std::to_string(i);
@@ -98,6 +120,34 @@ std::vector<Golden> read_goldens() {
     golden.before_last.assign(logits.begin(), half);
     golden.last.assign(half, logits.end());
     goldens.push_back(golden);
+  }
+  return goldens;
+}
+
+std::vector<DrafterGolden> read_drafter_goldens() {
+  const FileMap file(kTestdata + "sample-model/drafters/goldens.safetensors");
+  const std::map<std::string, Tensor> tensors = tensors_of(file);
+  std::vector<DrafterGolden> goldens;
+  for (int i = 0; tensors.count("prompt" + std::to_string(i)); ++i) {
+    const std::string n = std::to_string(i);
+    DrafterGolden golden;
+    golden.prompt = values_of<int>(file, tensors.at("prompt" + n));
+    golden.reply = values_of<int>(file, tensors.at("reply" + n));
+    for (std::size_t kind = 0; kind < 2; ++kind) {
+      const std::string at = kind == 0 ? "dspark." : "dflash.";
+      const auto drafts = values_of<int>(file, tensors.at(at + "drafts" + n));
+      const auto accepted = values_of<int>(file, tensors.at(at + "accepted" + n));
+      const auto leads = values_of<float>(file, tensors.at(at + "leads" + n));
+      const std::size_t width = drafts.size() / accepted.size();
+      for (std::size_t r = 0; r < accepted.size(); ++r) {
+        const auto first = static_cast<std::ptrdiff_t>(r * width),
+                   last = static_cast<std::ptrdiff_t>((r + 1) * width);
+        golden.rounds[kind].push_back({{drafts.begin() + first, drafts.begin() + last},
+                                       {leads.begin() + first, leads.begin() + last},
+                                       accepted[r]});
+      }
+    }
+    goldens.push_back(std::move(golden));
   }
   return goldens;
 }

@@ -2,6 +2,7 @@
 // the frozen prompts as ids.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ const std::string& scratch_folder();
 // The sample package, in its own precision or quantised.
 const Package& sample_package(std::optional<Format> quant = std::nullopt);
 
+// The same with both trained drafters of testdata/sample-model/drafters.
+const Package& drafted_package();
+
 // Where the engines under test run: the CPU (-1), or the GPU that BOLT_TEST_DEVICE names. Answers
 // they are compared with are the CPU's in either case.
 int test_device();
@@ -30,6 +34,18 @@ struct Golden {
   std::vector<float> before_last, last;  // logits after the last two prompt ids
 };
 std::vector<Golden> read_goldens();
+
+// Rounds of a greedy reply with seven drafts each, by an independent reference.
+struct DrafterGolden {
+  std::vector<int> prompt, reply;
+  struct Round {
+    std::vector<int> drafts;
+    std::vector<float> leads;  // of each draft's logit over the next best
+    int n_accepted = 0;
+  };
+  std::array<std::vector<Round>, 2> rounds;  // by BlockKind
+};
+std::vector<DrafterGolden> read_drafter_goldens();
 
 // testdata/prompts/real30.jsonl as the sample's chat template and tokenizer have it.
 std::vector<std::vector<int>> read_real30(const Package& package);

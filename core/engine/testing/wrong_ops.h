@@ -6,6 +6,8 @@
 #include <map>
 #include <vector>
 
+#include "core/base/bits.h"
+#include "core/ops/block_draft.h"
 #include "core/ops/host.h"
 #include "core/ops/kv_cache.h"
 #include "core/ops/mamba.h"
@@ -20,6 +22,11 @@ enum class Mistake {
   sums_by_rows,       // a linear rounds otherwise when it has several rows
   keeps_old_state,    // a copy of recurrent state is that before the last call
   leaves_last_page,   // a page that is copied stays as it was
+  // Of separate drafters:
+  taps_row_before,   // taps are those of the row before
+  taps_normed,       // taps are normed
+  keeps_block_keys,  // a block's keys stay where rows that were kept have theirs
+  targets_mask_row,  // the mask is what the target's embedding has for its id
 };
 
 // Slots twice: what each was before the last call lies behind them.
@@ -115,6 +122,67 @@ class WrongOps final : public Ops {
               std::span<Sampled> out) override {
     ops_.sample(logits, specs, marked, ids_of, out);
   }
+  bool has_block_ops() const override { return ops_.has_block_ops(); }
+  void round_bf16(Rows<const float> x, Rows<float> y) override {
+    ops_.round_bf16(x, y);
+    // The residual stream is as wide as the model, what is copied of taps is wider.
+    if (x.stride != x.n_cols || x.n_cols == y.stride) return;
+    if (mistake_ == Mistake::taps_row_before) {
+      for (int r = x.n_rows - 1; r > 0; --r) std::copy_n(y.row(r - 1), y.n_cols, y.row(r));
+    } else if (mistake_ == Mistake::taps_normed) {
+      for (int r = 0; r < x.n_rows; ++r) {
+        float sum = 1e-6f;
+        for (int i = 0; i < x.n_cols; ++i) sum += x.row(r)[i] * x.row(r)[i];
+        const float scale = 1.0f / std::sqrt(sum / static_cast<float>(x.n_cols));
+        for (int i = 0; i < x.n_cols; ++i) y.row(r)[i] *= scale;
+      }
+    }
+  }
+  void embed_but(const Weight& table, int id, const float* row, std::span<const int> ids,
+                 Rows<float> x) override {
+    if (mistake_ == Mistake::targets_mask_row) return ops_.embed(table, ids, x);
+    ops_.embed_but(table, id, row, ids, x);
+  }
+  void rope_heads(const Batch& b, const RopeTable& rope, float eps, Rows<float> q,
+                  const float* q_norm, Rows<float> k, const float* k_norm) override {
+    ops_.rope_heads(b, rope, eps, q, q_norm, k, k_norm);
+  }
+  void put_context(const Batch& b, int first_row, const RopeTable& rope, float eps,
+                   const float* k_norms, const BlockCache& cache, Rows<const float> kv) override {
+    std::vector<Segment> segments(b.segments.begin(), b.segments.end());
+    if (mistake_ == Mistake::keeps_block_keys) {
+      for (Segment& s : segments) {
+        if (s.first_row >= first_row && s.first_position >= block_first_ &&
+            s.first_position < block_last_) {
+          s.n_live = 0;
+        }
+      }
+    }
+    ops_.put_context({b.n_rows, segments, b.marked}, first_row, rope, eps, k_norms, cache, kv);
+  }
+  void block_attention(const Batch& b, const BlockShape& shape, int layer, const float* sinks,
+                       const BlockCache& cache, Rows<const float> q, Rows<const float> kv,
+                       Rows<float> y) override {
+    ops_.block_attention(b, shape, layer, sinks, cache, q, kv, y);
+    if (mistake_ != Mistake::keeps_block_keys) return;
+    const Segment& s = b.segments[0];
+    block_first_ = s.first_position, block_last_ = s.first_position + s.n_rows;
+    for (int r = 0; r < s.n_rows; ++r) {
+      if (cache.ring_tiles == 0 &&
+          (s.first_position + r) / kPageKeys >= static_cast<int>(s.pages.size())) {
+        break;
+      }
+      const std::int64_t at = cache.place(layer, cache.cell(s, s.first_position + r));
+      for (int i = 0; i < cache.n_cols; ++i) {
+        cache.keys[at + i] = float_to_bf16(kv.row(r)[i]);
+        cache.values[at + i] = float_to_bf16(kv.row(r)[cache.n_cols + i]);
+      }
+    }
+  }
+  void gate_quantize(Rows<const float> gate, Rows<const float> up, Rows<float> y, bool integer,
+                     Operand& operand) override {
+    ops_.gate_quantize(gate, up, y, integer, operand);
+  }
   void read(const float* from, std::span<float> to) override { ops_.read(from, to); }
   void write(const void* from, std::uint64_t bytes, void* to) override {
     ops_.write(from, bytes, to);
@@ -124,6 +192,7 @@ class WrongOps final : public Ops {
   Ops& ops_;
   const Mistake mistake_;
   std::map<const KvCache*, int> next_;
+  int block_first_ = 0, block_last_ = 0;  // positions of the last block
 };
 
 }  // namespace bolt::testing
