@@ -19,6 +19,7 @@
 #include "core/base/interrupt.h"
 #include "core/base/json.h"
 #include "core/pack/make.h"
+#include "core/pack/make_drafter.h"
 #include "core/pack/shapes.h"
 #include "core/pack/tile_codec.h"
 
@@ -45,21 +46,38 @@ Exit run_make(BenchCommand& command) {
     status.show(fmt::format("{} {:3.0f}%", phase,
                             100.0 * static_cast<double>(done) / static_cast<double>(total)));
   };
-  const std::vector<PackageFile> files = make_package(command.make);
+  BlockKind kind;
+  const bool is_drafter = is_drafter_shape(command.make.shape, kind);
+  if (is_drafter == command.make.drafter_for.empty()) {
+    throw Error(Exit::usage, is_drafter
+                                 ? "--make " + command.make.shape +
+                                       ": needs --drafter-for, the package whose embedding it has"
+                                 : "--drafter-for: goes with --make lightning-dspark or "
+                                   "lightning-dflash");
+  }
+  std::vector<PackageFile> files;
+  std::uint64_t bytes = 0;
+  if (is_drafter) {
+    command.make.format = Format::nvfp4;
+    bytes = make_drafter(command.make, command.make.drafter_for, lightning_drafter(kind),
+                         kLightningLayers)
+                .bytes;
+  } else {
+    files = make_package(command.make);
+  }
   status.clear();
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  std::uint64_t bytes = 0;
   for (const PackageFile& file : files) bytes += file.bytes;
   if (command.bench.say.json) {
     JsonWriter json;
     json.begin_object()
-        .member("package", command.make.target)
+        .member(is_drafter ? "drafter" : "package", command.make.target)
         .member("shape", command.make.shape)
         .member("format", format_name(command.make.format))
         .member("seed", command.make.seed)
-        .member("bytes", bytes)
-        .member("package_sha256", files.front().sha256)
-        .member("seconds", seconds);
+        .member("bytes", bytes);
+    if (!is_drafter) json.member("package_sha256", files.front().sha256);
+    json.member("seconds", seconds);
     write_out(json.end_object().take() + "\n");
   } else if (!command.bench.say.quiet) {
     write_err(fmt::format("{}: generated weights, {} in {}, {:.1f} MB in {:.1f} s\n",
@@ -161,6 +179,7 @@ std::string shapes_help() {
   for (const std::string& name : shape_names()) {
     text += fmt::format("  {:<11} {}\n", name, find_shape(name).about);
   }
+  text += "  lightning-dspark, lightning-dflash: checkpoints of drafters, for --drafter-for\n";
   return text;
 }
 
@@ -271,6 +290,9 @@ void add_bench(CLI::App& app, Action& action) {
   for (const Format format : {Format::bf16, Format::f32, Format::f16, Format::q8, Format::nvfp4}) {
     formats.emplace_back(format_name(format), format);
   }
+  add_text(*sub, "--drafter-for", command->make.drafter_for, "PACKAGE",
+           "With lightning-dspark or lightning-dflash: the package that OUT is a drafter for")
+      ->group(make);
   add_choice(*sub, "--format", command->make.format, formats, "Format of the linear weights")
       ->group(make);
   add_parsed(*sub, "--experts", "FORMAT", "Format of the routed experts, where theirs is another",
@@ -278,7 +300,8 @@ void add_bench(CLI::App& app, Action& action) {
                command->make.experts = parse_name(option, text, formats);
              })
       ->group(make);
-  sub->add_option("OUT", command->make.target, "Package to make")->group(make);
+  sub->add_option("OUT", command->make.target, "Package (or drafter's checkpoint) to make")
+      ->group(make);
   sub->add_flag("--force", command->make.force, "Replace a package that is there already")
       ->group(make);
   sub->footer(

@@ -20,6 +20,7 @@ struct MakeOptions {
   bool force = false;
   int n_threads = 0;  // 0: all
   std::uint64_t seed = 1;
+  std::string drafter_for;  // a package, for shapes of separate drafters (make_drafter.h)
   std::string bolt_version;
   WorkProgress progress;
 };
