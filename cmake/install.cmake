@@ -7,12 +7,17 @@ set(BOLT_SAMPLE "${PROJECT_BINARY_DIR}/sample.bolt")
 file(GLOB sample_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.json
   ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.jinja
-  ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.safetensors)
+  ${PROJECT_SOURCE_DIR}/testdata/sample-model/*.safetensors
+  ${PROJECT_SOURCE_DIR}/testdata/sample-model/drafters/dspark/*)
 add_custom_command(OUTPUT "${BOLT_SAMPLE}/package.json"
   # ninja makes the output's folder first, and convert replaces none that is no package.
-  COMMAND ${CMAKE_COMMAND} -E rm -rf "${BOLT_SAMPLE}"
+  COMMAND ${CMAKE_COMMAND} -E rm -rf "${BOLT_SAMPLE}" "${BOLT_SAMPLE}.target"
   COMMAND bolt convert --quiet --receipts "${PROJECT_BINARY_DIR}/conversions"
-          "${PROJECT_SOURCE_DIR}/testdata/sample-model" "${BOLT_SAMPLE}"
+          "${PROJECT_SOURCE_DIR}/testdata/sample-model" "${BOLT_SAMPLE}.target"
+  COMMAND bolt convert --quiet --receipts "${PROJECT_BINARY_DIR}/conversions"
+          "${PROJECT_SOURCE_DIR}/testdata/sample-model/drafters/dspark" "${BOLT_SAMPLE}"
+          --drafter-for "${BOLT_SAMPLE}.target"
+  COMMAND ${CMAKE_COMMAND} -E rm -rf "${BOLT_SAMPLE}.target" "${BOLT_SAMPLE}.target.bolt.jsonl"
   DEPENDS bolt_pack bolt_text ${sample_sources}
   COMMENT "Converting the sample model" VERBATIM)
 add_custom_target(sample ALL DEPENDS "${BOLT_SAMPLE}/package.json")

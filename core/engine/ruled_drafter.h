@@ -26,7 +26,11 @@ class RuledDrafter : public Drafter {
     }
   }
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
-    if (!rule_) return;
+    if (plan.block && n_levels == 0) unable_[*plan.block] = true;
+    if (!rule_) {
+      if (n_levels > 0) kept_of(plan.block) += (n_accepted - kept_of(plan.block)) / 8;
+      return;
+    }
     rule_->share(plan.n_sharing);
     if (plan.block && n_levels > 0) {
       rule_->learn_block(*plan.block, n_made_, static_cast<int>(plan.ids.size()), n_accepted + 1);
@@ -41,7 +45,9 @@ class RuledDrafter : public Drafter {
   static constexpr float kUnweighed = 2.0f;
 
   // fixed: drafts at most, without a rule; < 0: the rule decides.
-  RuledDrafter(int fixed, CostSource costs) : fixed_(fixed), costs_(std::move(costs)) {}
+  RuledDrafter(int fixed, CostSource costs) : fixed_(fixed), costs_(std::move(costs)) {
+    kept_.fill(static_cast<float>(fixed) / 2);  // so that each is tried that the others leave room
+  }
 
   int most_drafts(int max_drafts) const {
     return fixed_ >= 0 ? std::min(max_drafts, fixed_) : max_drafts;
@@ -56,15 +62,20 @@ class RuledDrafter : public Drafter {
   }
   // Asks head or separate drafter for at most so many drafts, at what levels and rows cost if a
   // rule weighs them. Of the sources in question, which and how many is the rule's to say; without
-  // one a separate drafter comes first. False where none is worth asking.
+  // one it is that whose last rounds kept the most. False where none is worth asking.
   bool ask(bool head, BlockSet blocks, int max_drafts, DraftPlan& plan) {
+    for (const BlockKind kind : kBlockKinds) {
+      blocks[kind] = blocks[kind] && !unable_[kind] && (!rule_ || rule_->asks(kind));
+    }
     if (rule_) {
       head = head && rule_->asks_head(plan.draft_vocab);
-      for (const BlockKind kind : kBlockKinds) blocks[kind] = blocks[kind] && rule_->asks(kind);
       plan.block = rule_->best(head, blocks);
     } else {
+      bool found = head;
       for (const BlockKind kind : kBlockKinds) {
-        if (blocks[kind] && !plan.block) plan.block = kind;
+        if (!blocks[kind] || (found && kept_of(kind) <= kept_of(plan.block))) continue;
+        plan.block = kind;
+        found = true;
       }
     }
     if (!head && !plan.block) return false;
@@ -81,10 +92,16 @@ class RuledDrafter : public Drafter {
   const std::optional<DepthRule>& rule() const { return rule_; }
 
  private:
+  float& kept_of(std::optional<BlockKind> block) {
+    return kept_[block ? 1 + static_cast<std::size_t>(*block) : 0];
+  }
+
   const int fixed_;
   CostSource costs_;
   std::optional<DepthRule> rule_;
-  int n_made_ = 0;  // drafts that were asked for last
+  int n_made_ = 0;               // drafts that were asked for last
+  BlockSet unable_;              // could not draft for this sequence
+  std::array<float, 3> kept_{};  // drafts kept of a round, smoothed: the head's, then by kind
   std::array<float, kWindowRowsMax> prices_{};
   std::array<double, kWindowRowsMax> row_prices_{};
 };
