@@ -9,6 +9,7 @@ namespace bolt::cuda {
 struct SegmentView {
   int first_row, n_rows, first_position, n_live, n_sure, n_lag, slot;
   int first_page;  // of this segment in BatchView::pages
+  int first_key;
 };
 
 struct BatchView {

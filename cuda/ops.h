@@ -19,7 +19,8 @@
 namespace bolt::cuda {
 
 inline SegmentView view_of(const Segment& s, int first_page) {
-  return {s.first_row, s.n_rows, s.first_position, s.n_live, s.n_sure, s.n_lag, s.slot, first_page};
+  return {s.first_row, s.n_rows, s.first_position, s.n_live,   s.n_sure,
+          s.n_lag,     s.slot,   first_page,       s.first_key};
 }
 
 // Tiles of keys that grids cover: a power of two, so that a graph serves until the context doubles.
@@ -106,6 +107,22 @@ class CudaOps final : public Ops {
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
   void run_round(const RoundTask& task, RoundOutcome& outcome) override;
+  bool has_block_ops() const override { return true; }
+  void round_bf16(Rows<const float> x, Rows<float> y) override;
+  void embed_but(const Weight& table, int id, const float* row, std::span<const int> ids,
+                 Rows<float> x) override;
+  void rope_heads(const Batch& batch, const RopeTable& rope, float eps, Rows<float> q,
+                  const float* q_norm, Rows<float> k, const float* k_norm) override;
+  void put_context(const Batch& batch, int first_row, const RopeTable& rope, float eps,
+                   const float* k_norms, const BlockCache& cache, Rows<const float> kv) override;
+  void block_attention(const Batch& batch, const BlockShape& shape, int layer, const float* sinks,
+                       const BlockCache& cache, Rows<const float> q, Rows<const float> kv,
+                       Rows<float> y) override;
+  void gate_quantize(Rows<const float> gate, Rows<const float> up, Rows<float> y, bool integer,
+                     Operand& operand) override;
+  void run_block(const BlockTask& task, std::span<Sampled> drafts) override;
+  int padded_rows(int n_rows) const override;
+  void copy(const void* from, std::uint64_t bytes, void* to) override;
   void wait() override { check(cudaStreamSynchronize(stream_), "waiting"); }
   void read(const float* from, std::span<float> to) override;
   void write(const void* from, std::uint64_t bytes, void* to) override;
@@ -123,6 +140,12 @@ class CudaOps final : public Ops {
   };
 
   struct Announcement;
+  // What a drafter's choice takes from the host and gives back (block_ops.cu).
+  struct BlockHost {
+    static constexpr int kSequences = 32, kDrafts = 64;
+    SampleSpec specs[kSequences];
+    Sampled drafts[kDrafts];
+  };
 
   // A call of routed experts over rows [first, first + n): its kernels' arguments.
   struct ExpertCall;
@@ -167,7 +190,10 @@ class CudaOps final : public Ops {
 
   std::unique_ptr<DeviceRounds> rounds_;  // null: the device does not launch graphs
 
-  bool moved_ = false;  // a buffer moved since the graphs were captured
+  bool moved_ = false;                    // a buffer moved since the graphs were captured
+  Scratch block_memory_, block_partial_;  // of separate drafters
+  PinnedPtr<BlockHost> block_host_;
+
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
       expert_floats_, expert_codes_, router_leaves_, sample_memory_;
   unsigned* n_routed_ = nullptr;  // rows routed so far by the call at work; 0 between calls
