@@ -2,6 +2,7 @@
 """`bolt run` on a GPU against `bolt run` on the CPU: are the logits files byte-equal?
 
     testdata/cuda/equal.py BOLT PACKAGE [--jobs N] [--tokens N] [--device cuda:0] [--only K/N] [--all]
+                          [--way OPTIONS]...
 
 Every golden's prompt (as ids), real30's last user turn (through the chat template), greedy and at a
 temperature with filters; on the GPU without drafts, with the depth rule, and in turn (or all, with
@@ -60,6 +61,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--all", action="store_true", help="every prompt every way")
+    parser.add_argument("--way", action="append", help="options of a way instead of those above, as "
+                        "one argument ('--draft dflash --drafts 7'); may be given again")
     parser.add_argument("--only", default="0/1", help="the K-th of N parts of the prompts")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as where:
@@ -84,9 +87,14 @@ def main():
             for sampling in SAMPLINGS:
                 key = (name, " ".join(sampling))
                 jobs.append((key, "cpu", [*prompt, *sampling, "--device", "cpu", "--draft", "off"]))
-                ways = WAYS[:2] + [WAYS[2 + len(jobs) % (len(WAYS) - 2)]]  # the others in turn
+                if args.way:
+                    ways = [way.split() for way in args.way]
+                elif args.all:
+                    ways = WAYS
+                else:
+                    ways = WAYS[:2] + [WAYS[2 + len(jobs) % (len(WAYS) - 2)]]  # the others in turn
                 jobs += [(key, " ".join(way), [*prompt, *sampling, "--device", args.device, *way])
-                         for way in (WAYS if args.all else ways)]
+                         for way in ways]
             jobs.append(((name, "control"), "cpu", [*prompt, *SAMPLINGS[0], "--device", "cpu",
                                                     "--draft", "off", "--kv", "f32"]))
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

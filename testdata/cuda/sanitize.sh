@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# compute-sanitizer over the kernel contract suite (what of it reaches every kernel) and over a
-# drafted run of at least 100 rounds, decided on the device and by the host.
+# compute-sanitizer over the kernel contract suite (what of it reaches every kernel), and over drafted
+# runs of at least 100 rounds: by the head, decided on the device and by the host, and by DSpark.
 # usage: testdata/cuda/sanitize.sh BUILD_FOLDER [JOBS] [TOOLS...]   (memcheck racecheck initcheck)
 # Every test case runs in four parts, JOBS parts and runs at a time, each with a log of its own in
 # $SANITIZE_LOGS. $SANITIZE_CASES: an extended regular expression; only cases whose names match.
@@ -21,12 +21,12 @@ suite() {
     "$build/cuda/cuda_test" -d -tc="${3//,/?}" >"$log" 2>&1
   echo "$1 '$3' $2: status $?, $(grep -hE 'SUMMARY' "$log" | sed 's/=* //')"
 }
-# drafted TOOL NAME ARGS...: a temperature at which most drafts fail, so that there are many rounds
+# drafted TOOL NAME SOURCE ARGS...: two drafts a round, so that there are many rounds
 drafted() {
-  local tool=$1 name=$2 log="$logs/$1-$2.log"
-  shift 2
+  local tool=$1 name=$2 source=$3 log="$logs/$1-$2.log"
+  shift 3
   compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/bolt" run -m "$build/sample.bolt" \
-    --device cuda --draft mtp --drafts 2 --temp 1.5 -s 3 --ignore-eos -n 330 -v \
+    --device cuda --draft "$source" --drafts 2 --temp 1.5 -s 3 --ignore-eos -n 330 -v \
     --receipts "$logs/receipts-$tool-$name" "$@" -p 'Count from 1 to 200.' >"$log" 2>&1
   echo "$tool $name: status $?, $(grep -hE 'SUMMARY' "$log" | sed 's/=* //'), $(
     grep -hoE '[0-9]+ rounds' "$log" | head -n 1)"
@@ -36,7 +36,8 @@ export -f suite drafted
 mapfile -t cases < <("$build/cuda/cuda_test" -ltc | grep -vE '^(\[doctest\]|===|elementary)' |
   grep -E -- "${SANITIZE_CASES:-.}")
 for tool in "${tools[@]}"; do
-  printf '%s\0' "drafted $tool drafted" "drafted $tool drafted-no-graphs --no-graphs"
+  printf '%s\0' "drafted $tool drafted mtp" "drafted $tool drafted-no-graphs mtp --no-graphs" \
+    "drafted $tool dspark dspark" "drafted $tool dspark-no-graphs dspark --no-graphs"
   for name in "${cases[@]}"; do
     for k in 0 1 2 3; do printf '%s\0' "suite $tool $k/4 '$name'"; done
   done
