@@ -246,7 +246,11 @@ receipts::RunFacts Session::facts(const Answering& answering, Sequence* sequence
 
   facts.mode = mode_facts(task.draft);
   facts.sched.slots = how_.n_slots;
-  if (facts.mode.kind == "speculative" && task.script) facts.mode.source = "scripted";
+  if (facts.mode.kind == "speculative" && task.script) {
+    // A script of right and wrong drafts, at the price of the source that it is put for.
+    const bool is_auto = task.draft.source == DraftOptions::Source::automatic;
+    facts.mode.source = is_auto ? "scripted" : "scripted-" + facts.mode.source;
+  }
   facts.sched.cache = reply.n_reused > 0 ? "resumed" : "cold";
   facts.sched.cached_n = reply.n_reused;
 

@@ -119,7 +119,7 @@ constexpr Field kFields[] = {
   {"mode.kind", T::choice, 'X', "RSB", "", "ordinary|speculative", "with drafts or without"},
   {"mode.depth", T::integer, 'X', "RSB", "", "", "most drafts a round"},
   {"mode.adaptive", T::boolean, 'X', "RSB", "", "", "the depth rule chose how many"},
-  {"mode.source", T::choice, 'X', "RSB", "", "off|mtp|copy|auto|dspark|dflash|scripted", "where drafts came from"},
+  {"mode.source", T::choice, 'X', "RSB", "", "off|mtp|copy|auto|dspark|dflash|scripted|scripted-mtp|scripted-copy|scripted-dspark|scripted-dflash", "where drafts came from"},
   {"mode.geometry", T::text, 'X', "RSB", "", "", "dynamic, fixed:R or hybrid:R rows"},
   {"mode.costs", T::sha256, 'X', "", "RSB", "", "the cost table of the depth rule"},
   {"sched", T::object, 'X', "R", "SB", "", "what ran beside"},

@@ -56,7 +56,9 @@ Value plan_body(const PlanFacts& facts) {
 std::string mode_word(const Value& run) {
   if (run.string_at("mode.kind") == "ordinary") return "ordinary";
   if (!run.bool_at("mode.adaptive")) return fmt::format("k{}", run.int_at("mode.depth"));
-  const std::string source = run.string_at("mode.source");
+  constexpr std::string_view kScripted = "scripted-";
+  std::string source = run.string_at("mode.source");
+  if (source.starts_with(kScripted)) source.erase(0, kScripted.size());
   const bool named =
       source == "copy" || source == "mtp" || source == "dspark" || source == "dflash";
   return named ? source : "auto";

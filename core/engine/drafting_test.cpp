@@ -141,6 +141,77 @@ TEST_CASE("depth rule: a head that does not pay sits out 8, 16, ... 256 rounds a
   }
 }
 
+CostTable with_drafters(CostTable table, std::int64_t dspark, std::int64_t dflash) {
+  table.block_ns[0].assign(7, dspark);
+  table.block_ns[1].assign(7, dflash);
+  return table;
+}
+
+TEST_CASE("depth rule: of several sources the one with the most tokens for its cost is asked") {
+  DepthRule rule(with_drafters(flat_costs(1000, 10, 300), 100, 150));
+  BlockSet both;
+  both[BlockKind::dspark] = both[BlockKind::dflash] = true;
+  // The cheapest first; while it keeps enough, nobody else is tried.
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(rule.best(true, both) == BlockKind::dspark);
+    rule.learn_block(BlockKind::dspark, 7, 7, 4);
+  }
+  CHECK(rule.best(true, {}) == std::nullopt);  // the head
+  // It keeps nothing any more: the others come in, and DFlash, which keeps most, stays.
+  int n_dflash = 0, n_head = 0;
+  for (int i = 0; i < 300; ++i) {
+    BlockSet asked;
+    for (const BlockKind kind : kBlockKinds) asked[kind] = rule.asks(kind);
+    const bool head = rule.asks_head(false);
+    if (!head && !asked[BlockKind::dspark] && !asked[BlockKind::dflash]) {
+      rule.learn(false, false, 0, 0, 1);
+      continue;
+    }
+    const auto best = rule.best(head, asked);
+    if (!best) {
+      rule.learn(false, false, 3, 3, 2);
+      n_head += i >= 100;
+    } else {
+      rule.learn_block(*best, 7, 7, *best == BlockKind::dflash ? 6 : 1);
+      n_dflash += i >= 100 && *best == BlockKind::dflash;
+    }
+  }
+  CHECK(n_dflash > 180);
+  CHECK(n_head < 10);
+}
+
+TEST_CASE("depth rule: a drafter makes as many drafts as its own probabilities are worth") {
+  CostTable costs = flat_costs(1000, 50, 0);
+  for (int k = 0; k < 7; ++k) costs.block_ns[0].push_back(200 + 20 * k);
+  DepthRule rule(costs);
+  CHECK(rule.asks(BlockKind::dspark));
+  CHECK_FALSE(rule.asks(BlockKind::dflash));  // no cost: there is none
+  const auto after = [&](float probability) {
+    const std::vector<Draft> chain(7, Draft{1, probability});
+    for (int i = 0; i < 40; ++i) rule.note(BlockKind::dspark, chain);
+    return rule.n_made(BlockKind::dspark, 7);
+  };
+  CHECK(after(0.99f) == 7);
+  const int some = after(0.7f);
+  CHECK(some > 1);
+  CHECK(some < 7);
+  CHECK(after(0.2f) == 1);
+  CHECK(rule.n_made(BlockKind::dspark, 1) == 1);
+  CHECK(after(1.0f) == 7);  // and comes back
+  // Dearer than what right drafts would bring.
+  CHECK_FALSE(DepthRule(with_drafters(flat_costs(1000, 1000, 0), 3000, 1)).asks(BlockKind::dspark));
+}
+
+TEST_CASE("cost table: prices of separate drafters are kept, and asked for where they lack") {
+  const CostTable table = with_drafters(flat_costs(1000, 10, 300), 100, 150);
+  CHECK(CostTable::parse("t", table.json()).json() == table.json());
+  CHECK(table.json().find("\"dspark_ns\":[100,100") != std::string::npos);
+  CHECK(flat_costs(1000, 10, 300).json().find("dspark") == std::string::npos);
+  std::string falling = table.json();
+  falling.replace(falling.find("[100,100"), 8, "[100,90");
+  CHECK_THROWS_AS(CostTable::parse("t", falling), Error);
+}
+
 TEST_CASE("depth rule: copies that fail sit out, too, without touching the head") {
   DepthRule rule(flat_costs(1000, 100, 50));
   int n = 0;

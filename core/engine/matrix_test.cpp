@@ -15,6 +15,7 @@ namespace {
 
 using testing::Answer;
 using testing::answer;
+using testing::drafted_package;
 using testing::sample_package;
 using Source = DraftOptions::Source;
 
@@ -74,7 +75,7 @@ struct Tally {
 };
 
 TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones (cases 3, 25)") {
-  const Package& package = sample_package();
+  const Package& package = drafted_package();
   const std::vector<std::vector<int>> prompts = testing::read_real30(package);
   EngineOptions options;
   options.n_threads = 1;
@@ -94,12 +95,15 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
       kFull ? std::vector<int>{1, 2, 3, 7, 15, 31, -1} : std::vector<int>{1, 7, 31, -1};
   int n_equal = 0, n_all = 0;
   for (const Sampling sampling : samplings) {
-    Tally tallies[3][2];  // by source; by the depth rule and with seven drafts
+    Tally tallies[5][2];  // by source; by the depth rule and with seven drafts
     for (std::size_t p = 0; p < (kFull ? prompts.size() : 12); p += kFull ? 1 : 4) {  // short ones
       if (!testing::is_of_shard(p)) continue;
       const Answer plain = pair.ordinary(request_of(prompts[p], max_new, sampling, {}));
-      for (const Source source : {Source::mtp, Source::copy, Source::automatic}) {
+      for (const Source source :
+           {Source::mtp, Source::copy, Source::automatic, Source::dspark, Source::dflash}) {
+        const bool is_block = source == Source::dspark || source == Source::dflash;
         for (const int depth : depths) {
+          if (is_block && depth > 7) continue;  // a block has no more
           Reply reply;
           const Answer drafted =
               pair.drafted(request_of(prompts[p], max_new, sampling, {source, depth}), &reply);
@@ -113,11 +117,11 @@ TEST_CASE("matrix: ids and logits of drafted replies are those of ordinary ones 
       }
       if (kFull) std::fprintf(stderr, "%d of %d equal so far\n", n_equal, n_all);
     }
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 10; ++i) {
       const Tally& tally = tallies[i / 2][i % 2];
-      const char* const names[] = {"mtp", "copy", "auto"};
+      const char* const names[] = {"mtp", "copy", "auto", "dspark", "dflash"};
       std::printf(
-          "temperature %.1f seed %d, %-4s %s: %5d tokens in %5d passes, %5d of %5d drafts kept: "
+          "temperature %.1f seed %d, %-6s %s: %5d tokens in %5d passes, %5d of %5d drafts kept: "
           "%.2f tokens a pass\n",
           static_cast<double>(sampling.temperature), static_cast<int>(sampling.seed), names[i / 2],
           i % 2 ? "k7  " : "rule", tally.n_tokens, tally.n_passes, tally.n_accepted,

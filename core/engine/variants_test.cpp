@@ -121,7 +121,7 @@ TEST_CASE("draft vocabulary: read while the last 16 ids are in it, the whole hea
 }
 
 TEST_CASE("geometry: fixed and hybrid rows say what dynamic ones do") {
-  const Package& package = testing::sample_package();
+  const Package& package = testing::drafted_package();
   const std::vector<int> text = testing::text_ids(package, 300);
   for (const int n_prompt : {1, 7, 8, 9, 125, 130}) {
     const std::vector<int> prompt(text.begin(), text.begin() + n_prompt);
@@ -131,10 +131,15 @@ TEST_CASE("geometry: fixed and hybrid rows say what dynamic ones do") {
         Graph graph = package.graph();
         graph.geometry = {kind, rows};
         for (const DraftOptions draft : {DraftOptions{DraftOptions::Source::off, -1},
-                                         DraftOptions{DraftOptions::Source::mtp, rows - 1}}) {
+                                         DraftOptions{DraftOptions::Source::mtp, rows - 1},
+                                         DraftOptions{DraftOptions::Source::dspark, rows - 1},
+                                         DraftOptions{DraftOptions::Source::dflash, rows - 1}}) {
           const Outcome padded = run(graph, prompt, draft, 20);
           CHECK_MESSAGE(padded.same_reply(plain), "prompt ", n_prompt, ", rows ", rows);
           CHECK(padded.counters.prompt_passes == (n_prompt + rows - 1) / rows);
+          const bool is_block = draft.source == DraftOptions::Source::dspark ||
+                                draft.source == DraftOptions::Source::dflash;
+          CHECK((padded.counters.block_passes > 0) == is_block);
         }
       }
     }

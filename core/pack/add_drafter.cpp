@@ -14,6 +14,7 @@
 #include "core/pack/binding.h"
 #include "core/pack/block_drafter.h"
 #include "core/pack/drafter_config.h"
+#include "core/pack/gguf.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package_writer.h"
 #include "core/pack/repackage.h"
@@ -35,6 +36,11 @@ void refuse_other_options(const ConvertOptions& options) {
   if (options.geometry) refuse("--geometry");
   if (options.without_mtp) refuse("--without-mtp");
   if (!options.draft_vocab_file.empty() || options.n_draft_vocab > 0) refuse("--draft-vocab");
+  if (is_gguf(options.source)) {
+    throw Error(Exit::input, options.source +
+                                 ": drafters of GGUF are not supported; give the checkpoint of "
+                                 "config.json and safetensors");
+  }
   if (is_package(options.source)) {
     throw Error(Exit::usage,
                 options.source + ": is a package; --drafter-for takes a drafter's checkpoint");

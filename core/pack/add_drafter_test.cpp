@@ -162,6 +162,15 @@ TEST_CASE("drafters: a package keeps its files, and gets the drafter's") {
   again.geometry = parse_geometry("--geometry", "hybrid:8");
   CHECK(convert(again).drafters == std::vector<std::string>{"dspark", "dflash"});
   CHECK(Package::open(again.target)->graph().drafters.size() == 2);
+  // By itself it is no model.
+  ConvertOptions alone;
+  alone.source = place.folder / "dspark-1";
+  alone.target = place.folder / "alone.bolt";
+  CHECK(refusal([&] { convert(alone); }).find("no model by itself") != std::string::npos);
+  write_file_atomically(place.folder / "drafter.gguf", "GGUF");
+  CHECK(refusal([&] {
+          place.add(place.folder / "drafter.gguf", place.package, "x.bolt");
+        }).find("GGUF are not supported") != std::string::npos);
   // One of a kind.
   CHECK(refusal([&] {
           place.add(place.folder / "dspark-1", two.target, "three.bolt");

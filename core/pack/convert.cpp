@@ -20,6 +20,7 @@
 #include "core/pack/binding.h"
 #include "core/pack/chat_source.h"
 #include "core/pack/draft_vocab.h"
+#include "core/pack/drafter_config.h"
 #include "core/pack/file_kind.h"
 #include "core/pack/gguf_model.h"
 #include "core/pack/graph_walk.h"
@@ -162,6 +163,11 @@ Source open_source(const ConvertOptions& options) {
   source.checkpoint = open_checkpoint(options.source, options.without_mtp);
   const std::string& folder = source.checkpoint.folder;
   check_conversion_target(options.target, folder);
+  if (is_drafter_checkpoint(folder)) {
+    throw Error(Exit::usage, folder +
+                                 ": is a separate drafter, no model by itself; --drafter-for "
+                                 "PACKAGE adds it to its model's");
+  }
   const std::string path = folder + "/tokenizer.json";
   if (!path_exists(path)) {
     throw Error(Exit::input, folder +

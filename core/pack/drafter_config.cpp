@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/base/file_map.h"
 #include "core/base/json.h"
 #include "core/pack/block_drafter.h"
 #include "core/pack/file_kind.h"
@@ -64,13 +65,18 @@ class Fields {
   std::optional<JsonValue> nested_;
 };
 
+std::optional<BlockKind> kind_of(std::string_view architecture) {
+  if (architecture == "Qwen3DSparkModel") return BlockKind::dspark;
+  if (architecture == "DFlashDraftModel") return BlockKind::dflash;
+  return std::nullopt;
+}
+
 BlockKind read_kind(const JsonValue& root) {
   const JsonValue names = root.at("architectures");
   const auto items = names.items();
   if (items.size() != 1) names.fail("one architecture");
   const std::string_view name = items[0].string();
-  if (name == "Qwen3DSparkModel") return BlockKind::dspark;
-  if (name == "DFlashDraftModel") return BlockKind::dflash;
+  if (const auto kind = kind_of(name)) return *kind;
   for (const auto& [part, what] : kOthers) {
     if (name.find(part) == name.npos) continue;
     throw Error(Exit::input, fmt::format("{}: {} is not supported; bolt runs DSpark "
@@ -168,6 +174,18 @@ void refuse_unsupported(const Fields& fields, const BlockDrafter& d) {
 }
 
 }  // namespace
+
+bool is_drafter_checkpoint(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!path_exists(path)) return false;
+  const JsonDocument document = load_json(path, {.python_numbers = true});
+  const auto names = document.root().find_set("architectures");
+  if (!names || !names->is_array()) return false;
+  for (const JsonValue& name : names->items()) {
+    if (name.is_string() && kind_of(name.string())) return true;
+  }
+  return false;
+}
 
 DrafterConfig read_drafter_config(const std::string& folder, const Graph& target) {
   const std::string path = folder + "/config.json";

@@ -17,4 +17,7 @@ struct DrafterConfig {
 // trained for another target (width, vocabulary, tapped layers) or another scheme.
 DrafterConfig read_drafter_config(const std::string& folder, const Graph& target);
 
+// Whether the folder's config.json is of such a drafter, so that it is no model by itself.
+bool is_drafter_checkpoint(const std::string& folder);
+
 }  // namespace bolt
