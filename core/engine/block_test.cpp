@@ -291,6 +291,17 @@ TEST_CASE("drafters: sequences that share rounds and prefixes say what they say 
   }
 }
 
+TEST_CASE("drafters: their keys are counted before sequences are admitted") {
+  HostOps ops(1, resolve_isa(Isa::automatic));
+  const Graph &with = drafted_package().graph(), &without = testing::sample_package().graph();
+  // Of each layer a key and a value of one head of 64, in BF16: DFlash's for every position,
+  // DSpark's for a ring of one tile.
+  constexpr std::uint64_t kCellBytes = 2 * 2 * 64 * 2;
+  CHECK(kv_bytes_per_position(ops, with, KvKind::i16) ==
+        kv_bytes_per_position(ops, without, KvKind::i16) + kCellBytes);
+  CHECK(state_bytes(with) == state_bytes(without) + kPageKeys * kCellBytes);
+}
+
 TEST_CASE("drafters: a kept prefix holds their keys") {
   const Package& package = drafted_package();
   HostOps ops(1, resolve_isa(Isa::automatic));

@@ -77,6 +77,7 @@ DraftAsk Stream::ask() const {
   ask.max_levels = plan_.max_levels;
   ask.draft_vocab = plan_.draft_vocab;
   ask.sampling = request_.sampling;
+  ask.weighs = plan_.costs != nullptr;
   ask.stop_ids = request_.stop_ids;
   ask.go_on = plan_.go_on;
   ask.given = plan_.given;

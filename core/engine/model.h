@@ -55,6 +55,7 @@ struct DraftAsk {
   int max_levels = 0;             // 1..31; of a block: how many drafts
   bool draft_vocab = false;       // read only the head rows of the draft vocabulary
   SampleSpec sampling;            // the target's; positions are filled in by the model
+  bool weighs = true;             // of a block: the drafts' probabilities are wanted
   std::span<const int> stop_ids;  // nothing is drafted after one of these
   // Level k+1 follows level k (from 1) while chain_goes_on(P_k, go_on[k]); empty: always.
   std::span<const float> go_on;

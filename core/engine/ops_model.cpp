@@ -470,6 +470,7 @@ void OpsModel::draft_blocks(BlockKind kind, std::span<const DraftAsk> asks,
     one.next_id = ask.next_id;
     one.sampling = ask.sampling;
     one.sampling.n_vocab = sizes_.n_vocab;
+    one.sampling.want_probability = ask.weighs;
     // The known token is at position n_committed, draft 1 behind it.
     one.sampling.position = static_cast<std::uint64_t>(one.place.n_committed) + 1;
     block_asks_.push_back(i);
