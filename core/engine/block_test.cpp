@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "core/engine/drafter.h"
 #include "core/engine/generate.h"
@@ -11,6 +12,8 @@
 #include "core/engine/testing/sample.h"
 #include "core/engine/testing/wrong_ops.h"
 #include "core/ops/host.h"
+#include "core/pack/convert.h"
+#include "core/pack/make_drafter.h"
 
 namespace bolt {
 namespace {
@@ -59,18 +62,20 @@ void run_rows(OpsModel& model, int slot, std::span<const int> ids, bool sure, in
   model.commit(slot, n_kept);
 }
 
-std::vector<int> draft_ids(OpsModel& model, int slot, BlockKind kind, int next_id, int n,
-                           SampleSpec sampling = {}) {
+std::vector<Draft> drafts_of(OpsModel& model, int slot, BlockKind kind, int next_id, int n) {
   DraftAsk ask;
   ask.block = kind;
   ask.slot = slot;
   ask.next_id = next_id;
   ask.max_levels = n;
-  ask.sampling = sampling;
   std::vector<std::vector<Draft>> drafts;
   model.draft({&ask, 1}, drafts);
+  return drafts[0];
+}
+
+std::vector<int> draft_ids(OpsModel& model, int slot, BlockKind kind, int next_id, int n) {
   std::vector<int> ids;
-  for (const Draft& draft : drafts[0]) ids.push_back(draft.id);
+  for (const Draft& draft : drafts_of(model, slot, kind, next_id, n)) ids.push_back(draft.id);
   return ids;
 }
 
@@ -289,6 +294,48 @@ TEST_CASE("drafters: sequences that share rounds and prefixes say what they say 
     MESSAGE("accepted ", n_shared, " in shared rounds, ", n_alone, " alone");
     CHECK(n_shared * 2 > n_alone);
   }
+}
+
+TEST_CASE("drafters: of NVFP4 and of another shape they draft alike, whatever came before") {
+  // Noise, two layers of two kv heads, over a window of 64.
+  MakeOptions make;
+  make.shape = "small dspark";
+  make.target = testing::scratch_folder() + "/nvfp4-drafter";
+  make.n_threads = 1;
+  BlockDrafter sizes = lightning_drafter(BlockKind::dspark);
+  sizes.mask_id = 18;
+  sizes.n_heads = 8, sizes.head_dim = 32, sizes.d_ff = 160;
+  sizes.taps = {0, 5, 10};
+  sizes.window = 64, sizes.markov_rank = 48;
+  make_drafter(make, testing::sample_package().path(), sizes, 2);
+  ConvertOptions add;
+  add.source = make.target;
+  add.drafter_for = testing::sample_package().path();
+  add.target = testing::scratch_folder() + "/with-nvfp4.bolt";
+  add.n_threads = 1;
+  convert(add);
+  const auto package = Package::open(add.target, {.n_threads = 1, .use_hash_cache = false});
+  CHECK(package->graph().drafters[0].markov_w2.format == Format::nvfp4);
+  HostOps ops(1, resolve_isa(Isa::automatic));
+  OpsModel model(ops, package->graph(), sizes_of(*package, 512, 2));
+  const std::vector<int> text = testing::text_ids(*package, 200);
+  const int slot = model.open_slot(), fresh = model.open_slot();
+  std::set<float> different;
+  for (std::size_t at = 0; at < 180; at += 6) {
+    run_rows(model, slot, std::span(text).subspan(at, 9), false, 6);
+    model.reset_slot(fresh);
+    run_rows(model, fresh, std::span(text).first(at + 6), true, static_cast<int>(at) + 6);
+    const auto drafts = drafts_of(model, slot, BlockKind::dspark, text[at + 6], 7),
+               again = drafts_of(model, fresh, BlockKind::dspark, text[at + 6], 7);
+    REQUIRE(drafts.size() == 7);
+    REQUIRE(again.size() == 7);
+    for (std::size_t k = 0; k < 7; ++k) {
+      CHECK(drafts[k].id == again[k].id);
+      CHECK(drafts[k].probability == again[k].probability);
+      different.insert(drafts[k].probability);
+    }
+  }
+  CHECK(different.size() > 150);  // noise, but of what was tapped
 }
 
 TEST_CASE("drafters: their keys are counted before sequences are admitted") {
