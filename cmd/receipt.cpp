@@ -152,7 +152,8 @@ void add_verify(CLI::App& app, Action& action, const std::shared_ptr<VerbOptions
                   "Key of a keyed receipt (64 hex digits)")
       ->type_name("FILE");
   sub->add_flag("--replay", options->replay, "Run the task again and compare the tokens");
-  sub->add_option("--as", options->again.as, "Replay as ordinary, k1 to k31, auto, copy, mtp, dspark or dflash")
+  sub->add_option("--as", options->again.as,
+                  "Replay as ordinary, k1 to k31, auto, copy, mtp, dspark or dflash")
       ->type_name("MODE");
   sub->add_flag("--same-build", options->again.same_build,
                 "Replay and score by the recorded build only");

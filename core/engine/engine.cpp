@@ -268,7 +268,8 @@ class OpsEngine final : public Engine {
     std::string key = options_.build_id + " " + backend_.name + " " + backend_.arch + " threads " +
                       std::to_string(n_threads()) + (options_.kv == KvKind::f32 ? " f32" : " i16");
     for (const PackageFile& file : package_.files()) {
-      if (file.role == "graph" || file.role == "config" || file.role == "drafter") key += " " + file.sha256;
+      if (file.role == "graph" || file.role == "config" || file.role == "drafter")
+        key += " " + file.sha256;
     }
     return key;
   }

@@ -128,8 +128,8 @@ struct DraftHead {
   Weight vocab_head;  // [vocab_ids.size(), d_model]
 };
 
-// A separate drafter that proposes a block of tokens in one pass over [last token, mask, mask, ...],
-// going on from residuals tapped in the target (core/engine/block_draft.h).
+// A separate drafter that proposes a block of tokens in one pass over [last token, mask, mask,
+// ...], going on from residuals tapped in the target (core/engine/block_draft.h).
 //   dspark  causal inside the block, a Markov head from token to token; its first k rows alone give
 //           the first k drafts
 //   dflash  bidirectional inside the block: always all rows
