@@ -335,8 +335,9 @@ void BlockRunner::run_group(std::span<const Ask> asks, int n_drafts, std::span<S
   ids_.assign(static_cast<std::size_t>(n_rows), 0);
   marked_.assign(static_cast<std::size_t>(n_rows), 0);
   specs_.clear();
-  std::uint64_t key = mixed_key(6 + static_cast<std::uint64_t>(drafter_.kind),
-                                static_cast<std::uint64_t>(shape.n_sequences * 64 + n_drafts));
+  std::uint64_t key = mixed_key(
+      6 + static_cast<std::uint64_t>(drafter_.kind),
+      static_cast<std::uint64_t>(shape.n_sequences) * 64 + static_cast<std::uint64_t>(n_drafts));
   for (int s = 0; s < shape.n_sequences; ++s) {
     const Ask& ask = asks[static_cast<std::size_t>(s)];
     const int first_row = s * shape.block_rows;
@@ -358,7 +359,8 @@ void BlockRunner::run_group(std::span<const Ask> asks, int n_drafts, std::span<S
                                         place.n_committed - state.n_backlog, n_context[s]));
     segments_.back().n_live = state.n_backlog;
     n_gathered += n_context[s];
-    key = mixed_key(key, static_cast<std::uint64_t>(place.slot * 128 + n_context[s]));
+    key = mixed_key(key, static_cast<std::uint64_t>(place.slot) * 128 +
+                             static_cast<std::uint64_t>(n_context[s]));
     state.n_backlog = 0;
   }
 

@@ -157,13 +157,13 @@ CostTable load_costs(Model& model, const std::string& file, const std::string& k
   };
   if (!file.empty()) {
     if (path_exists(file)) {
-      const CostTable table = CostTable::parse(file, read_file(file));
+      CostTable table = CostTable::parse(file, read_file(file));
       if (fits(table)) return table;
       throw Error(Exit::input, file +
                                    ": has no costs of the package's separate drafters; name a new "
                                    "file to measure them");
     }
-    const CostTable table = measure();
+    CostTable table = measure();
     write_file_atomically(file, table.json() + "\n");
     return table;
   }
@@ -173,12 +173,12 @@ CostTable load_costs(Model& model, const std::string& file, const std::string& k
   // A cache that cannot be read or written costs a measurement, never a run.
   try {
     if (path_exists(path)) {
-      const CostTable table = CostTable::parse(path, read_file(path));
+      CostTable table = CostTable::parse(path, read_file(path));
       if (fits(table)) return table;
     }
   } catch (const Error&) {
   }
-  const CostTable table = measure();
+  CostTable table = measure();
   try {
     std::filesystem::create_directories(folder);
     write_file_atomically(path, table.json() + "\n");

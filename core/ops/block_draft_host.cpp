@@ -162,7 +162,7 @@ void HostOps::block_attention(const Batch& batch, const BlockShape& shape, int l
       const int n_context = std::max(0, s.first_position - first);
       const int column = head / heads_of_kv * dim;
       const float* query = q.row(row) + head * dim;
-      scores.resize(static_cast<std::size_t>(n_context + n_block));
+      scores.resize(static_cast<std::size_t>(n_context) + static_cast<std::size_t>(n_block));
       float largest = sinks != nullptr ? sinks[head] : -std::numeric_limits<float>::infinity();
       for (int j = 0; j < n_context + n_block; ++j) {
         float sum = 0.0f;

@@ -16,6 +16,8 @@ using namespace bolt;
 
 namespace {
 
+double wide(float x) { return static_cast<double>(x); }
+
 constexpr int kHeads = 4, kKvHeads = 2, kDim = 32, kCols = kKvHeads * kDim, kDraftLayers = 2;
 constexpr float kEps = 1e-6f;
 
@@ -122,22 +124,22 @@ std::vector<std::vector<float>> run(const Config& config, std::span<const Number
 // rope(rmsnorm(x, w), position) in float64.
 std::vector<double> turned(const float* x, const float* w, int position, const Shared& shared) {
   double sum = 0.0;
-  for (int i = 0; i < kDim; ++i) sum += double{x[i]} * double{x[i]};
-  const double r = 1.0 / std::sqrt(sum / kDim + double{kEps});
+  for (int i = 0; i < kDim; ++i) sum += wide(x[i]) * wide(x[i]);
+  const double r = 1.0 / std::sqrt(sum / kDim + wide(kEps));
   std::vector<double> y(kDim);
   for (int i = 0; i < kDim / 2; ++i) {
     const double angle =
         static_cast<float>(position) * shared.inv_freq[static_cast<std::size_t>(i)];
     const double c = 1.25 * std::cos(angle), s = 1.25 * std::sin(angle);
-    const double low = double{x[i]} * r * double{w[i]},
-                 high = double{x[i + kDim / 2]} * r * double{w[i + kDim / 2]};
+    const double low = wide(x[i]) * r * wide(w[i]),
+                 high = wide(x[i + kDim / 2]) * r * wide(w[i + kDim / 2]);
     y[static_cast<std::size_t>(i)] = low * c - high * s;
     y[static_cast<std::size_t>(i + kDim / 2)] = high * c + low * s;
   }
   return y;
 }
 
-double bf16(double x) { return double{bf16_to_float(float_to_bf16(static_cast<float>(x)))}; }
+double bf16(double x) { return wide(bf16_to_float(float_to_bf16(static_cast<float>(x)))); }
 
 std::vector<float> expected(const Config& config, const Numbers& n) {
   const Shared shared;
@@ -158,7 +160,7 @@ std::vector<float> expected(const Config& config, const Numbers& n) {
           score += q[i] * (rounded ? bf16(key[i]) : key[i]);
           if (rounded) value[i] = bf16(value[i]);
         }
-        scores.push_back(score / std::sqrt(double{kDim}));
+        scores.push_back(score / std::sqrt(static_cast<double>(kDim)));
         values.push_back(value);
       };
       for (int p = config.first_key; p < n.n_context; ++p) {
@@ -173,7 +175,7 @@ std::vector<float> expected(const Config& config, const Numbers& n) {
         add(k, k + kCols, n.n_context + b, false);
       }
       double total =
-          config.has_sinks ? std::exp(double{shared.sinks[static_cast<std::size_t>(head)]}) : 0.0;
+          config.has_sinks ? std::exp(wide(shared.sinks[static_cast<std::size_t>(head)])) : 0.0;
       for (const double score : scores) total += std::exp(score);
       for (std::size_t i = 0; i < kDim; ++i) {
         double sum = 0.0;
@@ -191,7 +193,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0.0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    most = std::max(most, std::fabs(double{a[i]} - double{b[i]}));
+    most = std::max(most, std::fabs(wide(a[i]) - wide(b[i])));
   }
   return most;
 }
@@ -204,8 +206,8 @@ TEST_CASE("drafters' ops: sines and cosines at every position of a long context"
     const auto angle = static_cast<float>(i * 2.62) * (i % 7 ? 1.0f : 0.013f);
     float s, c;
     rope_angle(angle, &s, &c);
-    most = std::max({most, std::fabs(double{s} - std::sin(double{angle})),
-                     std::fabs(double{c} - std::cos(double{angle}))});
+    most = std::max({most, std::fabs(wide(s) - std::sin(wide(angle))),
+                     std::fabs(wide(c) - std::cos(wide(angle)))});
   }
   CHECK(most < 6e-8);
 }
@@ -308,8 +310,8 @@ TEST_CASE("drafters' ops: a Markov head's drafts go left to right, a marked row 
           for (int id = 0; id < kVocab; ++id) {
             double x = base[static_cast<std::size_t>(row * kVocab + id)];
             for (int i = 0; has_markov && i < kRank; ++i) {
-              x += double{w1[static_cast<std::size_t>(previous * kRank + i)]} *
-                   double{w2[static_cast<std::size_t>(id * kRank + i)]};
+              x += wide(w1[static_cast<std::size_t>(previous * kRank + i)]) *
+                   wide(w2[static_cast<std::size_t>(id * kRank + i)]);
             }
             if (x > most) most = x, best = id;
           }

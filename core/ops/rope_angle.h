@@ -9,7 +9,7 @@ namespace bolt {
 // angle = n pi/2 + r with |r| <= pi/4 (n by adding 1.5 * 2^52, pi/2 in two parts), then the
 // polynomials of fdlibm's kernels, rounded once.
 BOLT_EXACT void rope_angle(float angle, float* sine, float* cosine) {
-  const double x = angle;
+  const auto x = static_cast<double>(angle);
   const double n = (x * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0;
   const double r = (x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
   const double z = r * r;

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 
+#include "core/base/bits.h"
 #include "core/base/contract.h"
 #include "core/base/cpu.h"
 #include "core/base/error.h"
@@ -74,7 +74,7 @@ void compare_embeddings(const Checkpoint& checkpoint, const Tensor& table, int m
       for (std::size_t i = 0; i < n_cols; ++i) {
         const float a = widened(encoding->format, row.data(), i),
                     b = widened(target.format, ours, i);
-        if (std::memcmp(&a, &b, sizeof a) != 0) {
+        if (float_bits(a) != float_bits(b)) {
           differs[static_cast<std::size_t>(r)] = 1;
           break;
         }

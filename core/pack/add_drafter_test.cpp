@@ -211,7 +211,7 @@ TEST_CASE("drafters: what cannot be a drafter of the package is refused by name"
     std::filesystem::create_directories(folder);
     write_file_atomically(folder + "/config.json", text);
     testing::write_safetensors(folder + "/model.safetensors", with);
-    const std::string problem =
+    std::string problem =
         refusal([&] { place.add(folder, place.package, fmt::format("out-{}.bolt", n)); });
     CHECK(path_exists(place.folder / fmt::format("out-{}.bolt", n)) == problem.empty());
     return problem;

@@ -290,6 +290,7 @@ class Binder {
       return;
     }
     std::vector<std::string> names;
+    names.reserve(static_cast<std::size_t>(weight.n_matrices));
     for (int e = 0; e < weight.n_matrices; ++e) {
       names.push_back(fmt::format("{}experts.{}.{}.weight", mixer, e, part));
     }

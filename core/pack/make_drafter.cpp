@@ -235,7 +235,7 @@ DrafterFile make_drafter(const MakeOptions& options, const std::string& package,
   }
   BlockDrafter shaped = sizes;
   shape_drafter(shaped, n_layers, target);
-  const DrafterFile file = plan_drafter_file(shaped, target);
+  DrafterFile file = plan_drafter_file(shaped, target);
   std::vector<Filling> fillings(file.tensors.size());
   each_tensor(shaped, target,
               [&](const std::string& name, const std::string& ours, const Weight& w, bool) {
