@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# compute-sanitizer over the kernel contract suite (what of it reaches every kernel), and over drafted
-# runs of at least 100 rounds: by the head, decided on the device and by the host, and by DSpark.
+# compute-sanitizer over the kernel contract suite (what of it reaches every kernel) and over a
+# drafted run of at least 100 rounds, decided on the device and by the host.
 # usage: testdata/cuda/sanitize.sh BUILD_FOLDER [JOBS] [TOOLS...]   (memcheck racecheck initcheck)
 # Every test case runs in four parts, JOBS parts and runs at a time, each with a log of its own in
 # $SANITIZE_LOGS. $SANITIZE_CASES: an extended regular expression; only cases whose names match.
@@ -36,8 +36,7 @@ export -f suite drafted
 mapfile -t cases < <("$build/cuda/cuda_test" -ltc | grep -vE '^(\[doctest\]|===|elementary)' |
   grep -E -- "${SANITIZE_CASES:-.}")
 for tool in "${tools[@]}"; do
-  printf '%s\0' "drafted $tool drafted mtp" "drafted $tool drafted-no-graphs mtp --no-graphs" \
-    "drafted $tool dspark dspark" "drafted $tool dspark-no-graphs dspark --no-graphs"
+  printf '%s\0' "drafted $tool drafted mtp" "drafted $tool drafted-no-graphs mtp --no-graphs"
   for name in "${cases[@]}"; do
     for k in 0 1 2 3; do printf '%s\0' "suite $tool $k/4 '$name'"; done
   done
