@@ -117,11 +117,14 @@ TEST_CASE("drafters: context keys and attention, in rings and pages") {
     std::vector<int> context;
     for (int q = 0; q < s.n_sequences; ++q) {
       int n = 0;
-      // Sequences share pages in pairs: then a third would write over the first's.
-      for (const int rows : {1, 90 + 40 * q, 8, 130, 300, 5}) {
+      // A ring has a cell for each of a call's rows, no more. Sequences share pages in pairs: then
+      // a third would write over the first's.
+      for (const int most : {1, 90 + 40 * q, 8, 130, 300, 700, 5}) {
         if (s.window == 0 && q > 1) break;
-        CHECK_MESSAGE(d.put(q, n, rows, rows - (rows == 8 ? 3 : 0), ++seed), s.heads, " x ", s.dim);
-        n += rows - (rows == 8 ? 3 : 0);
+        const int rows = s.window > 0 ? std::min(most, d.host_cache.ring_tiles * kPageKeys) : most;
+        const int n_live = rows - (rows == 8 ? 3 : 0);
+        CHECK_MESSAGE(d.put(q, n, rows, n_live, ++seed), s.heads, " x ", s.dim, " ", rows, " rows");
+        n += n_live;
       }
       context.push_back(s.window == 0 && q > 1 ? context[static_cast<std::size_t>(q % 2)] - q : n);
     }
@@ -209,7 +212,7 @@ TEST_CASE("drafters: rounding, mask rows, gates, copies") {
       device.embed_but(on_device, mask, row_device, batch.ids, y.on_device);
       CHECK(rows_that_differ(y, y.read_device(device), batch.host_marks) == 0);
       device.embed(on_device, batch.ids, y.on_device);  // control: the table's row
-      CHECK(rows_that_differ(y, y.read_device(device), batch.host_marks) == (n_rows + 2) / 3);
+      CHECK(rows_that_differ(y, y.read_device(device), batch.host_marks) == n_masks);
 
       // Gates, and the linear that takes their codes.
       const auto operand_host = host.operand(n_rows, n_cols),
