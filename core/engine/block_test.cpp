@@ -215,6 +215,7 @@ TEST_CASE("drafters: replies, logits and state are those of ordinary decoding") 
   options.chunk_rows = 48;
   options.cost_table = testing::scratch_folder() + "/drafter-costs-too.json";
   const auto tested = Engine::open(package, options);
+  const bool drafts_there = tested->backend().ops->has_block_ops();
   const auto plain_sequence = host->new_sequence(), sequence = tested->new_sequence();
   std::int64_t n_accepted = 0;
   for (const float temperature : {0.0f, 0.8f}) {
@@ -237,7 +238,7 @@ TEST_CASE("drafters: replies, logits and state are those of ordinary decoding") 
           CHECK(sequence->state_digest() == state);
           if (drafts != 7) continue;
           if (source != Source::automatic) {
-            CHECK(reply.counters.block_passes > 0);
+            CHECK((reply.counters.block_passes > 0) == drafts_there);
             CHECK(reply.counters.head_levels == 0);
           }
           n_accepted += accepted(reply.counters);
@@ -246,7 +247,7 @@ TEST_CASE("drafters: replies, logits and state are those of ordinary decoding") 
     }
   }
   // Also at a temperature: the target's noise goes into the drafts.
-  CHECK(n_accepted > 60);
+  if (drafts_there) CHECK(n_accepted > 60);
 }
 
 TEST_CASE("drafters: sequences that share rounds and prefixes say what they say alone") {
@@ -292,7 +293,7 @@ TEST_CASE("drafters: sequences that share rounds and prefixes say what they say 
     CHECK((n_reused > 0) == (turn == 1));
     // Fewer rows a round, never other drafts.
     MESSAGE("accepted ", n_shared, " in shared rounds, ", n_alone, " alone");
-    CHECK(n_shared * 2 > n_alone);
+    if (alone->backend().ops->has_block_ops()) CHECK(n_shared * 2 > n_alone);
   }
 }
 
