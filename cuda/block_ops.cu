@@ -2,6 +2,7 @@
 // captured graph and one wait.
 #include <algorithm>
 
+#include "core/ops/replay_key.h"
 #include "cuda/block_draft.cuh"
 #include "cuda/linear.cuh"
 #include "cuda/operand.h"
@@ -134,10 +135,7 @@ void CudaOps::run_block(const BlockTask& task, std::span<Sampled> drafts) {
                         cudaMemcpyHostToDevice, stream_),
         "a drafter's choice");
 
-  const std::uint64_t key =
-      (task.key ^ (needs.bins ? 1u : 0u) ^ (needs.terms ? 2u : 0u) ^ (needs.later ? 4u : 0u)) *
-      0x9e3779b97f4a7c15u;
-  replay(key, [&] {
+  replay(key_with(task.key, needs.bits()), [&] {
     task.ops();
     launch_block_step(steps, 0, stream_);
     for (int r = 0; r < task.n_drafts; ++r) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/ops/replay_key.h"
 #include "cuda/linear.cuh"
 #include "cuda/operand.h"
 #include "cuda/ops.h"
@@ -180,7 +181,7 @@ cudaGraphExec_t CudaOps::capture(const std::function<void()>& ops, bool from_dev
 
 void CudaOps::replay(std::uint64_t key, const std::function<void()>& ops) {
   if (!graphs_ || n_rows_ > kCapturedRowsMax) return ops();
-  key = (key ^ static_cast<std::uint64_t>(max_tiles_)) * 0x9e3779b97f4a7c15u;
+  key = key_with(key, static_cast<std::uint64_t>(max_tiles_));
   drop_moved_graphs();
   auto found = captured_.find(key);
   if (found == captured_.end()) {

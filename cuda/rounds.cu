@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/ops/replay_key.h"
 #include "cuda/rounds.h"
 
 namespace bolt::cuda {
@@ -39,10 +40,6 @@ struct Layout {
   Sampled* level_draft;
   std::size_t bytes_before_pages, bytes;
 };
-
-std::uint64_t bits(const SampleNeeds& needs) {
-  return (needs.bins ? 1u : 0u) | (needs.terms ? 2u : 0u) | (needs.later ? 4u : 0u);
-}
 
 }  // namespace
 
@@ -219,8 +216,8 @@ bool DeviceRounds::run(const RoundTask& task, RoundOutcome& outcome) {
   ops_.max_tiles_ = grid_tiles(last_position);
   const auto key_of = [&](std::uint64_t key, const Side& side) {
     for (const std::uint64_t part :
-         {static_cast<std::uint64_t>(ops_.max_tiles_), bits(side.needs)}) {
-      key = (key ^ part) * 0x9e3779b97f4a7c15u;
+         {static_cast<std::uint64_t>(ops_.max_tiles_), side.needs.bits()}) {
+      key = key_with(key, part);
     }
     return key;
   };

@@ -80,6 +80,7 @@ struct SampleNeeds {
     bins |= o.bins, terms |= o.terms, later |= o.later;
     return *this;
   }
+  std::uint64_t bits() const { return (bins ? 1u : 0u) | (terms ? 2u : 0u) | (later ? 4u : 0u); }
 };
 
 // Refuses what no row may ask for. A greedy row is left without seed, position and filters, so that

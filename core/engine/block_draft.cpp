@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/ops/replay_key.h"
 
 namespace bolt {
 namespace {
@@ -64,10 +65,6 @@ std::vector<float> frequencies(const BlockDrafter& d) {
     inv_freq[static_cast<std::size_t>(i)] = static_cast<float>(f);
   }
   return inv_freq;
-}
-
-std::uint64_t mixed_key(std::uint64_t key, std::uint64_t part) {
-  return (key ^ part) * 0x9e3779b97f4a7c15u;
 }
 
 }  // namespace
@@ -202,7 +199,7 @@ void BlockRunner::append(const Place& place, int first_position, Rows<const floa
   const Batch batch{n, segments_, marked_};
   ops_.begin(batch, ids_);
   const auto where = reinterpret_cast<std::uintptr_t>(taps.data);
-  ops_.replay(mixed_key(mixed_key(5, where), static_cast<std::uint64_t>(n)),
+  ops_.replay(key_with(key_with(5, where), static_cast<std::uint64_t>(n)),
               [&] { context_ops(batch, 0, taps); });
 }
 
@@ -335,9 +332,10 @@ void BlockRunner::run_group(std::span<const Ask> asks, int n_drafts, std::span<S
   ids_.assign(static_cast<std::size_t>(n_rows), 0);
   marked_.assign(static_cast<std::size_t>(n_rows), 0);
   specs_.clear();
-  std::uint64_t key = mixed_key(
-      6 + static_cast<std::uint64_t>(drafter_.kind),
-      static_cast<std::uint64_t>(shape.n_sequences) * 64 + static_cast<std::uint64_t>(n_drafts));
+  std::uint64_t key = key_with(6, static_cast<std::uint64_t>(drafter_.kind));
+  for (const int part : {shape.n_sequences, n_drafts}) {
+    key = key_with(key, static_cast<std::uint64_t>(part));
+  }
   for (int s = 0; s < shape.n_sequences; ++s) {
     const Ask& ask = asks[static_cast<std::size_t>(s)];
     const int first_row = s * shape.block_rows;
@@ -359,8 +357,9 @@ void BlockRunner::run_group(std::span<const Ask> asks, int n_drafts, std::span<S
                                         place.n_committed - state.n_backlog, n_context[s]));
     segments_.back().n_live = state.n_backlog;
     n_gathered += n_context[s];
-    key = mixed_key(key, static_cast<std::uint64_t>(place.slot) * 128 +
-                             static_cast<std::uint64_t>(n_context[s]));
+    for (const int part : {place.slot, n_context[s]}) {
+      key = key_with(key, static_cast<std::uint64_t>(part));
+    }
     state.n_backlog = 0;
   }
 

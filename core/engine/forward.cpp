@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "core/base/error.h"
+#include "core/ops/replay_key.h"
 
 namespace bolt {
 namespace {
@@ -82,10 +83,10 @@ LayerCache make_cache(Ops& ops, const Layer& layer, KvKind kv, int n_slots, int 
 
 // A call's shape: what a device that captured it must find unchanged.
 std::uint64_t shape_key(std::uint64_t kind, const Batch& batch) {
-  std::uint64_t key = kind * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(batch.n_rows);
+  std::uint64_t key = key_with(kind, static_cast<std::uint64_t>(batch.n_rows));
   for (const Segment& s : batch.segments) {
     for (const int part : {s.first_row, s.n_rows}) {
-      key = (key ^ static_cast<std::uint64_t>(part)) * 0x100000001b3u;
+      key = key_with(key, static_cast<std::uint64_t>(part));
     }
   }
   return key;
@@ -203,10 +204,10 @@ void Forward::target(const Batch& batch, std::span<const int> ids, std::span<con
                      std::span<const Taps* const> taps) {
   std::uint64_t key = shape_key(1, batch);
   for (const LogitRun& run : runs) {
-    key = (key ^ static_cast<std::uint64_t>(run.first_row * 4096 + run.n_rows)) * 0x100000001b3u;
+    key = key_with(key, static_cast<std::uint64_t>(run.first_row * 4096 + run.n_rows));
   }
   for (const Taps* tapped : taps) {
-    key = (key ^ reinterpret_cast<std::uintptr_t>(tapped->rows.data)) * 0x100000001b3u;
+    key = key_with(key, reinterpret_cast<std::uintptr_t>(tapped->rows.data));
   }
   ops_.begin(batch, ids);
   replay(key, [&] { target_ops(batch, ids, runs, taps); });
@@ -267,7 +268,7 @@ void Forward::put_head_keys(const Batch& batch, std::span<const int> ids,
   if (last_head_attention_ < 0) return;
   std::uint64_t key = shape_key(3, batch);
   for (const Rows<const float>& rows : hidden) {
-    key = (key ^ reinterpret_cast<std::uintptr_t>(rows.data)) * 0x100000001b3u;
+    key = key_with(key, reinterpret_cast<std::uintptr_t>(rows.data));
   }
   ops_.begin(batch, ids);
   replay(key, [&] { timed(Part::draft_head, [&] { put_head_keys_ops(batch, ids, hidden); }); });
@@ -299,7 +300,7 @@ void Forward::head(const Batch& batch, std::span<const int> ids,
   ops_.begin(batch, ids);
   // Outside of what is captured: where hidden rows lie differs from call to call.
   timed(Part::draft_head, [&] { head_input(batch, ids, hidden, x_.rows(0, batch.n_rows)); });
-  const auto key = shape_key(2, batch) ^ static_cast<std::uint64_t>(n_vocab_rows) << 32;
+  const auto key = key_with(shape_key(2, batch), static_cast<std::uint64_t>(n_vocab_rows));
   replay(key, [&] { timed(Part::draft_head, [&] { head_layers(batch, n_vocab_rows); }); });
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/engine/ops_model.h"
+#include "core/ops/replay_key.h"
 
 namespace bolt {
 
@@ -249,7 +250,7 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
   // Where rows for the head always go to the same place, they are part of the call.
   const bool feeds_inside = feeds && backlog.n == 0;
   if (feeds_inside) {
-    task.window_key = static_cast<std::uint64_t>(slot) + 1;
+    task.window_key = key_with(key_with(task.window_key, 1), static_cast<std::uint64_t>(slot));
     task.window_ops = [this, slot, target = std::move(task.window_ops)](int n_rows) {
       target(n_rows);
       forward_.read_hidden({n_rows, {}, std::span(marked_).first(static_cast<std::size_t>(n_rows))},
@@ -259,11 +260,10 @@ bool OpsModel::round(const RoundAsk& ask, RoundResult& result) {
   BlockSet fed_inside;
   each_block([&](BlockKind kind, BlockRunner& block) {
     if (!ask.feed_blocks[kind]) return;
-    task.window_key = (task.window_key ^ (static_cast<std::uint64_t>(kind) + 3)) *
-                      0x9e3779b97f4a7c15u;  // its taps
+    task.window_key = key_with(task.window_key, 2 + static_cast<std::uint64_t>(kind));  // its taps
     fed_inside[kind] = block.is_drained(slot);
     if (!fed_inside[kind]) return;
-    task.window_key += static_cast<std::uint64_t>(slot) + 1;
+    task.window_key = key_with(task.window_key, 16 + static_cast<std::uint64_t>(slot));
     task.window_ops = [&block, slot, target = std::move(task.window_ops)](int n_rows) {
       target(n_rows);
       block.feed_ops(slot, n_rows);

@@ -4,15 +4,9 @@
 #include <array>
 
 #include "core/base/error.h"
+#include "core/ops/replay_key.h"
 
 namespace bolt {
-namespace {
-
-std::uint64_t key_with(std::uint64_t key, std::uint64_t part) {
-  return (key ^ part) * 0x9e3779b97f4a7c15u;
-}
-
-}  // namespace
 
 void Ops::run_round(const RoundTask& task, RoundOutcome& outcome) {
   const auto at = [](auto span) { return span.empty() ? nullptr : span.data(); };

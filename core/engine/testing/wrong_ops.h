@@ -50,7 +50,7 @@ class ForgetfulKvCache final : public HostKvCache {
   bool copy(int, int) override { return true; }
 };
 
-class WrongOps final : public Ops {
+class WrongOps : public Ops {
  public:
   WrongOps(Ops& ops, Mistake mistake) : ops_(ops), mistake_(mistake) {}
 
@@ -188,8 +188,10 @@ class WrongOps final : public Ops {
     ops_.write(from, bytes, to);
   }
 
- private:
+ protected:
   Ops& ops_;
+
+ private:
   const Mistake mistake_;
   std::map<const KvCache*, int> next_;
   int block_first_ = 0, block_last_ = 0;  // positions of the last block
