@@ -136,7 +136,12 @@ void BenchRuns::open_sessions() {
       if (!seen.insert(receipts::package_digest(session.package_facts().files)).second) {
         throw Error(Exit::usage, fmt::format("-m {}: the same package twice", names[p]));
       }
-      about.bytes_of_row = bytes_of_row(session.package().graph());
+      const Graph& graph = session.package().graph();
+      about.bytes_of_row = bytes_of_row(graph);
+      for (const BlockDrafter& drafter : graph.drafters) {
+        about.bytes_of_pass[static_cast<std::size_t>(drafter.kind)] =
+            bytes_of_pass(drafter, graph, drafter.block_size - 1);
+      }
     }
   }
   ceilings_.resize(sessions_.size());

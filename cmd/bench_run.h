@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +55,8 @@ struct BenchPackage {
   std::string name;
   std::uint64_t bytes_of_row = 0;  // weights that an ordinary pass reads
   std::string cost_file;           // with --costs: its table, once it was measured
+  // Weights that a pass of each kind of drafter reads for all its drafts; 0: there is none.
+  std::array<std::uint64_t, 2> bytes_of_pass{};
 };
 
 // What the runs of this invocation cost besides their own time.

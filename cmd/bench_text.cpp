@@ -8,6 +8,7 @@
 #include "core/base/file_map.h"
 #include "core/base/json.h"
 #include "core/engine/cost_table.h"
+#include "core/pack/graph_walk.h"
 #include "receipts/display.h"
 
 namespace bolt {
@@ -139,6 +140,23 @@ std::vector<CostTable> cost_tables(const BenchRuns& runs) {
   return tables;
 }
 
+// What a pass of a separate drafter costs, and how that compares with reading its weights.
+std::string drafter_cost(const BenchRuns& runs, std::size_t package, const CostTable& costs,
+                         BlockKind kind) {
+  const int n = costs.block_drafts(kind);
+  if (n == 0) return {};
+  const auto bytes =
+      static_cast<double>(runs.packages()[package].bytes_of_pass[static_cast<std::size_t>(kind)]);
+  const double ns = costs.block(kind, n),
+               ceiling = runs.ceiling(static_cast<std::int64_t>(package), 0);
+  std::string text =
+      fmt::format("{}: a pass for {} drafts {:.3f} ms, for 1 {:.3f} ms; it reads {:.1f} MB",
+                  kind_name(kind), n, ns / 1e6, costs.block(kind, 1) / 1e6, bytes / 1e6);
+  if (ceiling > 0)
+    text += fmt::format(", {:.2f} times what memory takes for them", ns * ceiling / bytes / 1e9);
+  return text + "\n";
+}
+
 std::string cost_plots(const BenchRuns& runs) {
   std::string text;
   const std::vector<CostTable> tables = cost_tables(runs);
@@ -152,6 +170,7 @@ std::string cost_plots(const BenchRuns& runs) {
       text += fmt::format("{:>3} {:6.2f} {}\n", r, costs.window(r) / costs.window(1),
                           bar(costs.window(r) / costs.window(kWindowRowsMax)));
     }
+    for (const BlockKind kind : kBlockKinds) text += drafter_cost(runs, i, costs, kind);
   }
   return text;
 }
@@ -305,6 +324,10 @@ std::string json_table(const BenchTable& table, const BenchRuns& runs) {
     const BenchPackage& package = runs.packages()[i];
     json.begin_object().member("name", package.name);
     json.member("row_bytes", package.bytes_of_row);
+    for (const BlockKind kind : kBlockKinds) {
+      const std::uint64_t bytes = package.bytes_of_pass[static_cast<std::size_t>(kind)];
+      if (bytes > 0) json.member(fmt::format("{}_pass_bytes", kind_name(kind)), bytes);
+    }
     if (runs.ceiling(static_cast<std::int64_t>(i), 0) > 0) {
       json.member("read_ceiling_bytes_per_s", runs.ceiling(static_cast<std::int64_t>(i), 0));
     }

@@ -328,7 +328,12 @@ TEST_CASE("bench: -p, -n and -d as in llama-bench, scripted drafts, costs, forma
   CHECK(rows[11].at("tokens").integer() == 8);
   CHECK(rows[0].at("tokens").integer() == 0);
   CHECK(table.root().at("packages").items().at(0).at("costs").at("v_ns").items().size() == 64);
+  // A pass of the sample's DSpark reads the target's head, its own weights, and W2 for each draft.
+  CHECK(table.root().at("packages").items().at(0).at("dspark_pass_bytes").integer() > 5'000'000);
   CHECK(table.root().at("receipt_ms").number() > 0);
+  const Ended plotted =
+      bench(home, home.file("plotted"), {"-p", "8", "-n", "4", "-r", "1", "--costs", "-o", "md"});
+  CHECK(plotted.out.find("dspark: a pass for 7 drafts") != std::string::npos);
   // A depth's ids were there before.
   for (const auto& [cell, path] : files_by_cell(folder)) {
     const Value body = receipts::read_receipt(path).body;

@@ -23,4 +23,14 @@ inline std::uint64_t bytes_of_row(const Graph& graph) {
   return bytes;
 }
 
+// Weight bytes of a drafter's pass that makes so many drafts: its blocks and the target's head
+// once, of the Markov head what each draft reads.
+inline std::uint64_t bytes_of_pass(const BlockDrafter& drafter, const Graph& target, int n_drafts) {
+  std::uint64_t bytes = target.lm_head.bytes;
+  each_drafter_weight(drafter,
+                      [&](const std::string&, const Weight& weight) { bytes += weight.bytes; });
+  bytes -= drafter.markov_w1.bytes;  // a row of it
+  return bytes + static_cast<std::uint64_t>(n_drafts - 1) * drafter.markov_w2.bytes;
+}
+
 }  // namespace bolt
