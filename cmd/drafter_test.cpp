@@ -87,8 +87,11 @@ TEST_CASE("drafters: what a package has not is refused, and so are options that 
   refused({"convert", kDrafters + "dspark", home.file("a.bolt"), "--drafter-for", kSample},
           "has a dspark drafter already");
   refused({"convert", kDrafters + "dflash", home.file("a.bolt"), "--drafter-for", kSample,
-           "--quant", "q8"},
-          "--quant: does not go with --drafter-for");
+           "--geometry", "fixed:8"},
+          "--geometry: does not go with --drafter-for");
+  refused({"convert", kDrafters + "dflash", home.file("a.bolt"), "--drafter-for", kSample,
+           "--quant", "q8", "--keep", "nothing"},
+          "--keep \"nothing\": matches no weight or tensor");
   refused({"convert", kDrafters + "dflash", home.file("a.bolt"), "--drafter-for", home.file("no")},
           "no package to add a drafter to");
   refused({"bench", "--make", "lightning-dspark", home.file("a")}, "needs --drafter-for");

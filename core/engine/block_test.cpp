@@ -13,6 +13,7 @@
 #include "core/engine/testing/wrong_ops.h"
 #include "core/ops/host.h"
 #include "core/pack/convert.h"
+#include "core/pack/graph_walk.h"
 #include "core/pack/make_drafter.h"
 
 namespace bolt {
@@ -80,8 +81,8 @@ std::vector<int> draft_ids(OpsModel& model, int slot, BlockKind kind, int next_i
 }
 
 // A greedy reply with seven drafts a round over these ops.
-Reply reply_of(Ops& ops, const std::vector<int>& prompt, std::int64_t max_new, BlockKind kind) {
-  const Package& package = drafted_package();
+Reply reply_of(Ops& ops, const std::vector<int>& prompt, std::int64_t max_new, BlockKind kind,
+               const Package& package = drafted_package()) {
   OpsModel model(ops, package.graph(), sizes_of(package, 1536));
   Request request;
   request.prompt_ids = prompt;
@@ -379,6 +380,26 @@ TEST_CASE("drafters: a kept prefix holds their keys") {
     }
     model.close_slot(slot);
     model.close_slot(other);
+  }
+}
+
+TEST_CASE("drafters: quantised to q8 they draft as well") {
+  std::vector<DrafterGolden> goldens = testing::read_drafter_goldens();
+  std::erase_if(goldens, [](const DrafterGolden& g) { return g.prompt.size() > 300; });
+  HostOps ops(1, resolve_isa(Isa::automatic));
+  const Package& q8 = drafted_package(Format::q8);
+  for (const BlockKind kind : kBlockKinds) {
+    CHECK(q8.graph().drafters[static_cast<std::size_t>(kind)].fc.format == Format::q8);
+    std::int64_t n_rounds = 0, n_rounds_q8 = 0;
+    for (const DrafterGolden& golden : goldens) {
+      const auto n = static_cast<std::int64_t>(golden.reply.size());
+      n_rounds += reply_of(ops, golden.prompt, n, kind).counters.rounds;
+      const Reply reply = reply_of(ops, golden.prompt, n, kind, q8);
+      CHECK(reply.ids == golden.reply);
+      n_rounds_q8 += reply.counters.rounds;
+    }
+    MESSAGE(std::string(kind_name(kind)), ": ", n_rounds, " rounds, ", n_rounds_q8, " in q8");
+    CHECK(n_rounds_q8 * 100 < n_rounds * 108);
   }
 }
 

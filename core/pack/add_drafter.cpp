@@ -14,6 +14,7 @@
 #include "core/pack/binding.h"
 #include "core/pack/block_drafter.h"
 #include "core/pack/drafter_config.h"
+#include "core/pack/format_choice.h"
 #include "core/pack/gguf.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package_writer.h"
@@ -27,12 +28,10 @@ namespace {
 
 void refuse_other_options(const ConvertOptions& options) {
   const auto refuse = [](const char* option) {
-    throw Error(Exit::usage, fmt::format("{}: does not go with --drafter-for; a drafter keeps its "
-                                         "formats, the package the rest",
+    throw Error(Exit::usage, fmt::format("{}: does not go with --drafter-for; it is the package's, "
+                                         "which stays as it is",
                                          option));
   };
-  if (options.quant) refuse("--quant");
-  if (!options.keep.empty()) refuse("--keep");
   if (options.geometry) refuse("--geometry");
   if (options.without_mtp) refuse("--without-mtp");
   if (!options.draft_vocab_file.empty() || options.n_draft_vocab > 0) refuse("--draft-vocab");
@@ -122,6 +121,8 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
   BlockDrafter shaped = config.drafter;
   shape_drafter(shaped, config.n_layers, target);
   BoundGraph bound = bind_drafter(checkpoint, shaped, target);
+  check_keep(options, bound);
+  choose_formats(options, bound, facts);
   facts.source_name = std::filesystem::path(checkpoint.folder).filename().string();
 
   PackageWriter writer(options.target, options.force, n_threads);
@@ -129,6 +130,7 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
                      *bound.bindings.at(std::string(kind) + ".mask_embedding").tensors[0],
                      shaped.mask_id, target.embedding, writer.pool());
   SourceRows source(checkpoint, bound);
+  source.measure(writer.pool(), options.progress);
   writer.place_weights(bound.graph, kind);
   PayloadVerifier verifier(source, bound.graph);
   pack_rows(writer, bound.graph, source, options.verify ? &verifier : nullptr, options.progress);
@@ -136,6 +138,8 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
     const Verified verified = verifier.result();
     facts.verified = true;
     facts.n_verified_values = verified.n_values;
+    facts.n_verified_quantised = verified.n_quantised;
+    facts.errors = verified.errors;
   }
   std::vector<PackageFile> drafter_files =
       hash_sources(checkpoint, writer.pool(), options.progress);
@@ -162,6 +166,8 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
   json.begin_object()
       .member("drafter", kind)
       .member("drafter_source", facts.source_name)
+      .member("quant", options.quant ? format_name(*options.quant) : "")
+      .member("keep", options.keep)
       .member("verify", options.verify)
       .member("package_sha256", package->files().front().sha256);
   facts.options = json.end_object().take();

@@ -74,15 +74,18 @@ const Package& sample_package(std::optional<Format> quant) {
   return *package;
 }
 
-const Package& drafted_package() {
-  static std::unique_ptr<Package> package;
+const Package& drafted_package(std::optional<Format> quant) {
+  static std::map<int, std::unique_ptr<Package>> packages;
+  std::unique_ptr<Package>& package = packages[quant ? static_cast<int>(*quant) : -1];
   if (!package) {
     std::string before = sample_package().path();
     for (const char* kind : {"dspark", "dflash"}) {
       ConvertOptions options;
       options.source = kTestdata + "sample-model/drafters/" + kind;
       options.drafter_for = before;
-      options.target = before = scratch_folder() + "/with-" + kind + ".bolt";
+      options.quant = quant;
+      options.target = before =
+          scratch_folder() + "/with-" + kind + "-" + std::to_string(packages.size()) + ".bolt";
       options.n_threads = 1;
       convert(options);
     }

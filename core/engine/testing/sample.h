@@ -20,7 +20,8 @@ const std::string& scratch_folder();
 const Package& sample_package(std::optional<Format> quant = std::nullopt);
 
 // The same with both trained drafters of testdata/sample-model/drafters.
-const Package& drafted_package();
+// quant: of the drafters' linears.
+const Package& drafted_package(std::optional<Format> quant = {});
 
 // Where the engines under test run: the CPU (-1), or the GPU that BOLT_TEST_DEVICE names. Answers
 // they are compared with are the CPU's in either case.
