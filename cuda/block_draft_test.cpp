@@ -195,6 +195,7 @@ TEST_CASE("drafters: rounding, mask rows, gates, copies") {
       const int mask = 5;
       for (int r = 0; r < n_rows; ++r)
         batch.ids[static_cast<std::size_t>(r)] = r % 3 == 0 ? mask : r;
+      const auto n_masks = std::count(batch.ids.begin(), batch.ids.end(), mask);
       batch.begin(host, device);
       const BothRows x(copies, planted_floats(11, n_rows * n_cols), n_rows, n_cols);
       const BothRows up(copies, even_floats(12, n_rows * n_cols), n_rows, n_cols);
