@@ -129,6 +129,10 @@ void BenchRuns::open_sessions() {
       sessions_.push_back(std::make_unique<Session>(model, how, receipt));
       Session& session = *sessions_.back();
       sequences_.push_back(session.engine().new_sequence());
+      for (const std::string& mode : options_.modes) {  // before a plan promises runs of them
+        check_draft(parse_mode(mode), session.package().graph(),
+                    session.engine().backend().ops->has_block_ops());
+      }
       if (d > 0) continue;
       BenchPackage& about = about_.emplace_back();
       about.cost_file = options_.costs ? how.cost_table : "";

@@ -57,7 +57,7 @@ receipts::ConversionFacts receipt_facts(const ConvertCommand& command, const Con
   facts.package.vocab = receipts::vocab_digest(tokenizer->n_tokens(), [&](int id) {
     return receipts::VocabEntry{tokenizer->bytes_of(id), tokenizer->is_special(id)};
   });
-  facts.package.source = done.source_name;
+  facts.package.source = done.package_source;
   facts.arith.id = done.arith_id;
   facts.arith.sha256 = done.arith_sha256;
   facts.source_name = done.source_name;
@@ -66,7 +66,7 @@ receipts::ConversionFacts receipt_facts(const ConvertCommand& command, const Con
   }
   facts.quant = command.work.quant ? format_name(*command.work.quant) : "none";
   facts.keep = command.work.keep;
-  facts.geometry = geometry_text(command.work.geometry.value_or(Geometry{}));
+  facts.geometry = geometry_text(done.geometry);
   facts.without_mtp = command.work.without_mtp;
   facts.verified = done.verified;
   facts.tensors = static_cast<std::int64_t>(done.n_tensors);

@@ -1,6 +1,8 @@
 // Separate drafters as users meet them: adding one, drafting with it, checking what it left.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "cmd/testing/child.h"
 #include "core/base/json.h"
 
@@ -95,6 +97,14 @@ TEST_CASE("drafters: what a package has not is refused, and so are options that 
   refused({"convert", kDrafters + "dflash", home.file("a.bolt"), "--drafter-for", home.file("no")},
           "no package to add a drafter to");
   refused({"bench", "--make", "lightning-dspark", home.file("a")}, "needs --drafter-for");
+  // A bench says so before it seals a plan; a replay does not claim what cannot have been.
+  refused(
+      {"bench", "-p", "8", "-n", "4", "--modes", "ordinary,dflash", "--receipts", home.file("b")},
+      "--draft dflash: this package has no such drafter");
+  CHECK_FALSE(std::filesystem::exists(home.file("b") + "/plan.bolt.jsonl"));
+  const Said plain = said(home, kSample, {"--draft", "off"});
+  refused({"receipt", "verify", "--replay", "--as", "dflash", plain.receipt},
+          "--draft dflash: this package has no such drafter");
   refused({"bench", "--make", "sample", "--drafter-for", kSample, home.file("a")},
           "--drafter-for: goes with");
 }

@@ -106,6 +106,8 @@ receipts::Replayed EngineReplayer::run(const receipts::ReplayTask& task) {
   Engine& engine = *opened_->engine;
   Request request = request_of(task, engine.context());
   request.draft = parse_mode(task.mode);
+  // A source that the device lacks drafts nothing; one that the package lacks cannot be meant.
+  check_draft(request.draft, opened_->package->graph(), true);
   receipts::Replayed result;
   const TokenSink sink = [&](int, std::span<const float> logits) {
     if (task.want_logits) result.logits.push_back(sha256_hex(std::as_bytes(logits)));

@@ -180,6 +180,8 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   facts.n_tensors = checkpoint.tensors.size();
   facts.has_draft_head = target.draft.has_value();
+  facts.package_source = package->source();
+  facts.geometry = target.geometry;
   facts.n_draft_vocab = target.draft ? target.draft->vocab_ids.size() : 0;
   facts.drafters = {kind};
   each_weight(bound.graph, [&](const std::string&, const Weight& w) {

@@ -242,6 +242,17 @@ TEST_CASE("drafters: what cannot be a drafter of the package is refused by name"
   configured("\"markov_head_type\": \"vanilla\"", "\"markov_head_type\": \"gated\"", "vanilla");
   configured("\"head_dim\": 32", "\"head_dim\": 64", "q_proj.weight is BF16 [128, 64]");
   configured("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "layer_types");
+  configured("\"mask_token_id\": ", "\"mask_token_id\": 42949672", "mask_token_id");
+  {  // sliding by use_swa alone, without a window
+    std::string changed = config;
+    for (const std::string field : {"layer_types", "sliding_window", "swa_window_size"}) {
+      for (std::size_t at = 0; (at = changed.find("\"" + field + "\"", at)) != std::string::npos;) {
+        changed.insert(at + 1, "no_");
+      }
+    }
+    changed.insert(changed.find('{') + 1, "\"use_swa\": true,");
+    says(try_with(changed, tensors), "sliding_window");
+  }
   {
     std::string changed = config;
     for (const auto& [from, to] :

@@ -104,7 +104,9 @@ void check_drafter(const BlockDrafter& d, int n_layers, const Graph& target,
   if (!(r.factor >= 1.0f && r.factor <= 65536.0f)) fail("the YaRN factor is not 1 to 65536");
   if (r.factor > 1.0f) {
     range("YaRN's original positions", r.original_positions, 1, 1 << 24);
-    if (!(r.beta_slow > 0.0f && r.beta_fast > r.beta_slow)) fail("YaRN's betas are not in order");
+    if (!(r.beta_slow > 0.0f && r.beta_fast > r.beta_slow && r.beta_fast < 1e9f)) {
+      fail("YaRN's betas are not in order, between 0 and 1e9");
+    }
   }
 }
 

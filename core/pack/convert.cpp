@@ -230,6 +230,8 @@ ConvertFacts convert(const ConvertOptions& options) {
   facts.n_tensors = checkpoint.tensors.size() + checkpoint.absent.size() - bound.skipped.size();
   facts.skipped = bound.skipped;
   facts.has_draft_head = bound.graph.draft.has_value();
+  facts.package_source = config.model.name;
+  facts.geometry = bound.graph.geometry;
   for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   each_weight(bound.graph, [&](const std::string& name, const Weight& w) {

@@ -46,6 +46,8 @@ struct ConvertFacts {
   // Tensors whose format is another than the checkpoint's quantisation config says.
   std::vector<std::string> disagreeing;
   bool has_draft_head = false;
+  std::string package_source;         // what the package says it was made from
+  Geometry geometry;                  // of the package made
   std::vector<std::string> drafters;  // kinds of separate drafters
   std::uint64_t n_draft_vocab = 0;    // ids of the draft vocabulary; 0: none
   std::string template_problem;       // why the chat template is not understood; empty: it is

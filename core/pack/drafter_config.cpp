@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <limits>
 #include <optional>
 
 #include "core/base/error.h"
@@ -127,8 +128,9 @@ void read_window(const Fields& fields, int n_layers, BlockDrafter& d) {
   const bool slides = fields.boolean({"use_swa"}, types ? n_sliding > 0 : window.has_value());
   if (types && slides != (n_sliding > 0)) types->fail("sliding layers where use_swa says so");
   if (!slides) return;
-  if (!window) types->fail("full_attention, for no sliding_window is given");
-  d.window = static_cast<int>(window->integer(1, 1 << 20));
+  if (!window && types) types->fail("full_attention, for no sliding_window is given");
+  d.window = window ? static_cast<int>(window->integer(1, 1 << 20))
+                    : fields.integer("sliding_window", 1, 1 << 20);  // says that it is missing
 }
 
 void read_rope(const Fields& fields, BlockDrafter& d) {
@@ -217,7 +219,8 @@ DrafterConfig read_drafter_config(const std::string& folder, const Graph& target
   const auto eps = fields.find({"rms_norm_eps"});
   d.norm_eps = static_cast<float>((eps ? *eps : root.at("rms_norm_eps")).number());
   const auto mask = fields.find({"mask_token_id", "pard_token"});
-  d.mask_id = static_cast<int>((mask ? *mask : root.at("mask_token_id")).integer(0));
+  d.mask_id = static_cast<int>(
+      (mask ? *mask : root.at("mask_token_id")).integer(0, std::numeric_limits<int>::max()));
   const auto block = fields.find({"block_size"});
   d.block_size = block ? static_cast<int>(block->integer(2, kVocabularyMax)) : kUsualBlockSize;
   d.has_sinks = fields.boolean({"attention_sink_bias"}, false);

@@ -116,6 +116,8 @@ ConvertFacts repackage(const ConvertOptions& options) {
   facts.package_files = writer.finish(made);
   for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
   facts.has_draft_head = graph.draft.has_value();
+  facts.package_source = package->source();
+  facts.geometry = graph.geometry;
   for (const BlockDrafter& drafter : graph.drafters) {
     facts.drafters.push_back(kind_name(drafter.kind));
   }
