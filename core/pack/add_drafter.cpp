@@ -13,6 +13,7 @@
 #include "core/base/json.h"
 #include "core/pack/binding.h"
 #include "core/pack/block_drafter.h"
+#include "core/pack/convert_steps.h"
 #include "core/pack/drafter_config.h"
 #include "core/pack/format_choice.h"
 #include "core/pack/gguf.h"
@@ -21,7 +22,6 @@
 #include "core/pack/repackage.h"
 #include "core/pack/source_files.h"
 #include "core/pack/source_rows.h"
-#include "core/pack/verify.h"
 
 namespace bolt {
 namespace {
@@ -130,37 +130,17 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
                      *bound.bindings.at(std::string(kind) + ".mask_embedding").tensors[0],
                      shaped.mask_id, target.embedding, writer.pool());
   SourceRows source(checkpoint, bound);
-  source.measure(writer.pool(), options.progress);
-  writer.place_weights(bound.graph, kind);
-  PayloadVerifier verifier(source, bound.graph);
-  pack_rows(writer, bound.graph, source, options.verify ? &verifier : nullptr, options.progress);
-  if (options.verify) {
-    const Verified verified = verifier.result();
-    facts.verified = true;
-    facts.n_verified_values = verified.n_values;
-    facts.n_verified_quantised = verified.n_quantised;
-    facts.errors = verified.errors;
-  }
+  pack_weights(options, writer, source, bound.graph, kind, facts);
   std::vector<PackageFile> drafter_files =
       hash_sources(checkpoint, writer.pool(), options.progress);
   check_unchanged(checkpoint);
   writer.write_text(fmt::format("{}.json", kind), "drafter", drafter_json(bound.graph.drafters[0]));
-  for (const PackageFile& file : package->files()) {
-    facts.source_files.push_back(file);
-    if (file.role == "manifest") continue;
-    if (writer.link_file(package->path() + "/" + file.path, file)) {
-      ++facts.n_linked;
-    } else {
-      ++facts.n_copied;
-    }
-  }
+  link_files(*package, writer, "", facts);
   for (PackageFile& file : drafter_files) {
     facts.source_bytes += file.bytes;
     file.path = "drafter/" + file.path;
     facts.source_files.push_back(std::move(file));
   }
-  std::sort(facts.source_files.begin(), facts.source_files.end(),
-            [](const PackageFile& a, const PackageFile& b) { return a.path < b.path; });
 
   JsonWriter json;
   json.begin_object()
@@ -171,24 +151,14 @@ ConvertFacts add_drafter(const ConvertOptions& options) {
       .member("verify", options.verify)
       .member("package_sha256", package->files().front().sha256);
   facts.options = json.end_object().take();
-  PackageFacts made;
-  made.bolt_version = options.bolt_version;
-  made.source = package->source();
-  made.source_files = facts.source_files;
-  made.options = facts.options;
-  facts.package_files = writer.finish(made);
-  for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
+  facts.package_source = package->source();
+  finish_package(options, writer, facts);
   facts.n_tensors = checkpoint.tensors.size();
   facts.has_draft_head = target.draft.has_value();
-  facts.package_source = package->source();
   facts.geometry = target.geometry;
   facts.n_draft_vocab = target.draft ? target.draft->vocab_ids.size() : 0;
   facts.drafters = {kind};
-  each_weight(bound.graph, [&](const std::string&, const Weight& w) {
-    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
-                          static_cast<std::uint64_t>(w.n_rows) *
-                          static_cast<std::uint64_t>(w.n_cols);
-  });
+  facts.n_parameters = n_parameters(bound.graph);
   return facts;
 }
 

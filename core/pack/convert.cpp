@@ -18,6 +18,7 @@
 #include "core/pack/add_drafter.h"
 #include "core/pack/binding.h"
 #include "core/pack/chat_source.h"
+#include "core/pack/convert_steps.h"
 #include "core/pack/draft_vocab.h"
 #include "core/pack/drafter_config.h"
 #include "core/pack/file_kind.h"
@@ -30,7 +31,6 @@
 #include "core/pack/repackage.h"
 #include "core/pack/source_files.h"
 #include "core/pack/source_rows.h"
-#include "core/pack/verify.h"
 #include "core/text/tokenizer.h"
 
 namespace bolt {
@@ -196,17 +196,7 @@ ConvertFacts convert(const ConvertOptions& options) {
   const int n_threads = options.n_threads > 0 ? options.n_threads : usable_cores();
   PackageWriter writer(options.target, options.force, n_threads);
   SourceRows source(checkpoint, bound);
-  source.measure(writer.pool(), options.progress);
-  writer.place_weights(bound.graph);
-  PayloadVerifier verifier(source, bound.graph);
-  pack_rows(writer, bound.graph, source, options.verify ? &verifier : nullptr, options.progress);
-  if (options.verify) {
-    const Verified verified = verifier.result();
-    facts.verified = true;
-    facts.n_verified_values = verified.n_values;
-    facts.n_verified_quantised = verified.n_quantised;
-    facts.errors = verified.errors;
-  }
+  pack_weights(options, writer, source, bound.graph, "weights", facts);
   // The disk writes while the source is hashed.
   std::future<void> synced = std::async(std::launch::async, [&] { writer.sync(); });
   facts.source_files = hash_sources(checkpoint, writer.pool(), options.progress);
@@ -220,26 +210,15 @@ ConvertFacts convert(const ConvertOptions& options) {
                       draft_vocab_json(bound.graph.draft->vocab_ids));
   }
 
-  PackageFacts package;
-  package.bolt_version = options.bolt_version;
-  package.source = config.model.name;
-  package.source_files = facts.source_files;
-  package.options = facts.options;
-  facts.package_files = writer.finish(package);
+  facts.package_source = config.model.name;
+  finish_package(options, writer, facts);
 
   facts.n_tensors = checkpoint.tensors.size() + checkpoint.absent.size() - bound.skipped.size();
   facts.skipped = bound.skipped;
   facts.has_draft_head = bound.graph.draft.has_value();
-  facts.package_source = config.model.name;
   facts.geometry = bound.graph.geometry;
   for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
-  for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
-  each_weight(bound.graph, [&](const std::string& name, const Weight& w) {
-    if (name == "draft.vocab_head") return;  // rows of lm_head once more
-    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
-                          static_cast<std::uint64_t>(w.n_rows) *
-                          static_cast<std::uint64_t>(w.n_cols);
-  });
+  facts.n_parameters = n_parameters(bound.graph);
   return facts;
 }
 

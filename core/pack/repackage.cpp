@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 #include "core/base/contract.h"
 #include "core/base/cpu.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
+#include "core/pack/convert_steps.h"
 #include "core/pack/file_kind.h"
 #include "core/pack/graph_walk.h"
 #include "core/pack/package_text.h"
@@ -87,18 +87,8 @@ ConvertFacts repackage(const ConvertOptions& options) {
       Package::open(options.source, {.n_threads = n_threads, .carry_hashes = true});
   check_conversion_target(options.target, package->path());
   PackageWriter writer(options.target, options.force, n_threads);
-  for (const PackageFile& file : package->files()) {
-    facts.source_files.push_back(file);
-    facts.source_bytes += file.bytes;
-    if (file.role == "manifest" || file.role == "graph") continue;
-    if (writer.link_file(package->path() + "/" + file.path, file)) {
-      ++facts.n_linked;
-    } else {
-      ++facts.n_copied;
-    }
-  }
-  std::sort(facts.source_files.begin(), facts.source_files.end(),
-            [](const PackageFile& a, const PackageFile& b) { return a.path < b.path; });
+  link_files(*package, writer, "graph", facts);
+  for (const PackageFile& file : facts.source_files) facts.source_bytes += file.bytes;
   Graph graph = package->graph();
   graph.geometry = *options.geometry;
   writer.write_text("graph.json", "graph", graph_json(graph));
@@ -108,27 +98,16 @@ ConvertFacts repackage(const ConvertOptions& options) {
       .member("geometry", geometry_text(graph.geometry))
       .member("package_sha256", package->files().front().sha256);
   facts.options = json.end_object().take();
-  PackageFacts made;
-  made.bolt_version = options.bolt_version;
-  made.source = package->source();
-  made.source_files = facts.source_files;
-  made.options = facts.options;
-  facts.package_files = writer.finish(made);
-  for (const PackageFile& file : facts.package_files) facts.package_bytes += file.bytes;
-  facts.has_draft_head = graph.draft.has_value();
   facts.package_source = package->source();
+  finish_package(options, writer, facts);
+  facts.has_draft_head = graph.draft.has_value();
   facts.geometry = graph.geometry;
   for (const BlockDrafter& drafter : graph.drafters) {
     facts.drafters.push_back(kind_name(drafter.kind));
   }
   facts.n_draft_vocab = graph.draft ? graph.draft->vocab_ids.size() : 0;
-  each_weight(graph, [&](const std::string& name, const Weight& w) {
-    ++facts.n_tensors;
-    if (name == "draft.vocab_head") return;
-    facts.n_parameters += static_cast<std::uint64_t>(w.n_matrices) *
-                          static_cast<std::uint64_t>(w.n_rows) *
-                          static_cast<std::uint64_t>(w.n_cols);
-  });
+  each_weight(graph, [&](const std::string&, const Weight&) { ++facts.n_tensors; });
+  facts.n_parameters = n_parameters(graph);
   return facts;
 }
 
