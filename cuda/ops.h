@@ -107,9 +107,7 @@ class CudaOps final : public Ops {
               std::span<const std::uint8_t> marked, const int* ids_of,
               std::span<Sampled> out) override;
   void run_round(const RoundTask& task, RoundOutcome& outcome) override;
-  // Not yet: the ops meet their definitions, but no run on a GPU has shown that sequences that
-  // share rounds draft as well by them as alone (core/engine/block_test.cpp).
-  bool has_block_ops() const override { return false; }
+  bool has_block_ops() const override { return true; }
   void round_bf16(Rows<const float> x, Rows<float> y) override;
   void embed_but(const Weight& table, int id, const float* row, std::span<const int> ids,
                  Rows<float> x) override;
