@@ -88,6 +88,9 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
 
 // Rows of the recurrence on their way into shared memory, 16 at a time.
 constexpr int kStageRows = 16, kStageDims = 32;
+// Dims a thread, and rows whose readouts are summed at once: a half warp's lanes have as many sums.
+constexpr int kThreadDims = 4, kBatchRows = 4;
+constexpr int kScanThreads = 16 * kStageDims / kThreadDims;
 
 template <int NI>
 struct Stage {
@@ -95,16 +98,38 @@ struct Stage {
   float dt[kStageRows], decay[kStageRows];
 };
 
-// Grid (n_heads * blocks of 32 dims, segments), 256 threads: thread 16 p + l owns dims 2p, 2p + 1
-// of its block and the states l, l + 16, ... (the contract's sixteen readout chains).
-template <int NI>
-__global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
+// Lanes M apart exchange: each keeps, added up, the half of 2M values that its lane's bit M names.
+template <int M>
+BOLT_DEV void add_halves(float (&v)[16], bool upper) {
+#pragma unroll
+  for (int i = 0; i < M; ++i) {
+    const float sent = upper ? v[i] : v[i + M], kept = upper ? v[i + M] : v[i];
+    v[i] = add_rn(kept, __shfl_xor_sync(kFullWarp, sent, M));
+  }
+}
+
+// Sums each of 16 values over the 16 lanes of a half warp: lanes 8 apart first, then 4, 2, 1, as a
+// butterfly of each would, in 15 exchanges, not 64. Lane l gets the sum of value l.
+BOLT_DEV float sum_transposed(float (&v)[16], int l) {
+  add_halves<8>(v, (l & 8) != 0);
+  add_halves<4>(v, (l & 4) != 0);
+  add_halves<2>(v, (l & 2) != 0);
+  add_halves<1>(v, (l & 1) != 0);
+  return v[0];
+}
+
+// Grid (n_heads * blocks of 32 dims, segments), 128 threads: thread 16 p + l owns dims 4p..4p+3 of
+// its block and the states l, l + 16, ... (the contract's sixteen readout chains). Full: d_state is
+// 16 * NI.
+template <int NI, bool Full>
+__global__ void __launch_bounds__(kScanThreads) scan_rows(MambaArgs a) {
   extern __shared__ __align__(16) std::byte shared[];
   auto* const stages = reinterpret_cast<Stage<NI>*>(shared);
   let_next_kernel_start();
   wait_for_earlier_kernels();
   const int dim_blocks = (a.head_dim + kStageDims - 1) / kStageDims;
-  const int head = blockIdx.x / dim_blocks, l = threadIdx.x & 15, dim0 = 2 * (threadIdx.x >> 4);
+  const int head = blockIdx.x / dim_blocks, l = threadIdx.x & 15;
+  const int dim0 = kThreadDims * (threadIdx.x >> 4);
   const int group = head / (a.n_heads / a.n_ssm_groups);
   const int dim_base = blockIdx.x % dim_blocks * kStageDims;
   const SegmentView segment = a.batch.segments[blockIdx.y];
@@ -119,7 +144,7 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
   const auto fetch = [&](Stage<NI>& stage, int first) {
     const int n = min(kStageRows, segment.n_rows - first);
     const int width = 2 * a.d_state + n_dims, step = aligned ? 4 : 1;
-    for (int i = static_cast<int>(threadIdx.x) * step; i < n * width; i += 256 * step) {
+    for (int i = static_cast<int>(threadIdx.x) * step; i < n * width; i += kScanThreads * step) {
       const int r = i / width, k = i % width;
       const float* conv = a.conv + scratch_row(first + r) * a.d_conv;
       const float* from;
@@ -148,23 +173,24 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
 
   float* state =
       a.h + (static_cast<std::int64_t>(segment.slot) * a.n_heads + head) * a.head_dim * a.d_state;
-  float h[2][NI];
+  const auto is_state = [&](int n) { return Full || n < a.d_state; };
+  float h[kThreadDims][NI];
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
+  for (int j = 0; j < kThreadDims; ++j) {
 #pragma unroll
     for (int i = 0; i < NI; ++i) {
       const int dim = dim_base + dim0 + j, n = l + 16 * i;
-      h[j][i] = dim < a.head_dim && n < a.d_state ? state[dim * a.d_state + n] : 0.0f;
+      h[j][i] = dim < a.head_dim && is_state(n) ? state[dim * a.d_state + n] : 0.0f;
     }
   }
   const float skip = a.D[head];
   const auto store = [&] {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kThreadDims; ++j) {
 #pragma unroll
       for (int i = 0; i < NI; ++i) {
         const int dim = dim_base + dim0 + j, n = l + 16 * i;
-        if (dim < a.head_dim && n < a.d_state) state[dim * a.d_state + n] = h[j][i];
+        if (dim < a.head_dim && is_state(n)) state[dim * a.d_state + n] = h[j][i];
       }
     }
   };
@@ -177,37 +203,51 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
     __syncthreads();
     const Stage<NI>& stage = stages[now];
     const int n_rows = min(kStageRows, segment.n_rows - first);
-    for (int i = 0; i < n_rows; ++i) {
-      const int r = first + i;
+    // Row i of the stage: the state moves on, and `chains` get the lane's part of readout u.
+    const auto advance = [&](int i, float(&chains)[kBatchRows * kThreadDims], int u) {
       const float dt = stage.dt[i], decay = stage.decay[i];
-      const float x[2] = {stage.x[i][dim0], stage.x[i][dim0 + 1]};
-      const float dx[2] = {mul_rn(dt, x[0]), mul_rn(dt, x[1])};
-      float chain[2] = {0.0f, 0.0f};
+      const float4 x = *reinterpret_cast<const float4*>(&stage.x[i][dim0]);
+      const float dx[kThreadDims] = {mul_rn(dt, x.x), mul_rn(dt, x.y), mul_rn(dt, x.z),
+                                     mul_rn(dt, x.w)};
 #pragma unroll
       for (int k = 0; k < NI; ++k) {
-        if (l + 16 * k < a.d_state) {  // absent states take no part: adding +0 could change a -0
+        if (is_state(l + 16 * k)) {  // absent states take no part: adding +0 could change a -0
           const float b = stage.b[i][l + 16 * k], c = stage.c[i][l + 16 * k];
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
+          for (int j = 0; j < kThreadDims; ++j) {
             h[j][k] = fma_rn(h[j][k], decay, mul_rn(dx[j], b));
-            chain[j] = fma_rn(h[j][k], c, chain[j]);
+            float& chain = chains[u * kThreadDims + j];
+            chain = fma_rn(h[j][k], c, chain);
           }
         }
       }
-      if (r >= 0) {
+    };
+    for (int i = 0; i < n_rows; i += kBatchRows) {
+      const int r = first + i;
+      float chains[kBatchRows * kThreadDims];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
+      for (float& chain : chains) chain = 0.0f;
+      const bool splits = segment.n_sure > r && segment.n_sure < r + kBatchRows;
+      if (i + kBatchRows <= n_rows && !splits) {
 #pragma unroll
-          for (int m = 8; m; m >>= 1)
-            chain[j] = add_rn(chain[j], __shfl_xor_sync(kFullWarp, chain[j], m));
-        }
-        const int dim = dim_base + dim0 + l;
-        if (l < 2 && dim < a.head_dim) {
-          a.y[(segment.first_row + r) * a.y_stride + head * a.head_dim + dim] =
-              fma_rn(skip, l ? x[1] : x[0], l ? chain[1] : chain[0]);
+        for (int u = 0; u < kBatchRows; ++u) advance(i + u, chains, u);
+        if (segment.n_sure == r + kBatchRows) store();
+      } else {
+#pragma unroll
+        for (int u = 0; u < kBatchRows; ++u) {
+          if (i + u < n_rows) {
+            advance(i + u, chains, u);
+            if (segment.n_sure == r + u + 1) store();
+          }
         }
       }
-      if (r + 1 == segment.n_sure) store();
+      if (r + kBatchRows <= 0) continue;  // all of them lag: nobody asks for their outputs
+      const float sum = sum_transposed(chains, l);
+      const int u = l / kThreadDims, dim = dim0 + l % kThreadDims;
+      if (i + u < n_rows && r + u >= 0 && dim_base + dim < a.head_dim) {
+        a.y[(segment.first_row + r + u) * a.y_stride + head * a.head_dim + dim_base + dim] =
+            fma_rn(skip, stage.x[i + u][dim], sum);
+      }
     }
     __syncthreads();  // the stage takes the rows after the next
   }
@@ -216,8 +256,9 @@ __global__ void __launch_bounds__(256) scan_rows(MambaArgs a) {
 template <int NI>
 void launch_scan(const MambaArgs& a, const dim3& grid, cudaStream_t stream) {
   constexpr std::size_t kShared = 2 * sizeof(Stage<NI>);
-  allow_shared(scan_rows<NI>, kShared);
-  launch(scan_rows<NI>, grid, dim3(256), kShared, stream, a);
+  auto* kernel = a.d_state == 16 * NI ? scan_rows<NI, true> : scan_rows<NI, false>;
+  allow_shared(kernel, kShared);
+  launch(kernel, grid, dim3(kScanThreads), kShared, stream, a);
 }
 
 }  // namespace
