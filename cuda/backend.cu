@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "core/pack/tiles.h"
 #include "cuda/check.h"
 #include "cuda/ops.h"
+#include "cuda/ranks.h"
 #include "cuda/uploads.h"
 
 namespace bolt {
@@ -22,6 +24,7 @@ namespace {
 constexpr std::size_t kUploadBytes = std::size_t{32} << 20;
 constexpr int kOldestArch = 80;
 
+std::mutex uploaded_lock;  // ranks upload at the same time
 Uploads uploaded;
 
 std::string arch_name(const cudaDeviceProp& p) {
@@ -113,9 +116,12 @@ class Uploader {
 
 }  // namespace
 
-Uploads uploads() { return uploaded; }
+Uploads uploads() {
+  const std::lock_guard<std::mutex> hold(uploaded_lock);
+  return uploaded;
+}
 
-Graph CudaOps::place(const Graph& host) {
+Graph CudaOps::place(const Graph& host, const Pieces& pieces) {
   Graph graph = host;
   const std::uint64_t needed = weight_bytes(graph, std::nullopt), free = free_bytes();
   if (needed > free) {
@@ -131,10 +137,19 @@ Graph CudaOps::place(const Graph& host) {
     std::byte*& to = placed[from];
     if (to == nullptr) {
       to = next;
-      uploader.copy(from, to, bytes);
+      if (const auto parts = pieces.find(from); parts != pieces.end()) {
+        std::byte* part_to = to;
+        for (const Piece& part : parts->second) {
+          uploader.copy(part.from, part_to, part.bytes);
+          part_to += part.bytes;
+        }
+      } else {
+        uploader.copy(from, to, bytes);
+      }
+      next += aligned(bytes);
+      const std::lock_guard<std::mutex> hold(uploaded_lock);
       ++uploaded.n;
       uploaded.bytes += bytes;
-      next += aligned(bytes);
     }
     return to;
   };
@@ -171,6 +186,10 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
 }
 
 Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
+  return cuda::open_part(graph, {}, ordinal, {graphs, graphs});
+}
+
+Backend cuda::open_part(const Graph& graph, const Pieces& pieces, int ordinal, CudaGraphs graphs) {
   std::string why;
   const std::vector<CudaDevice> devices = cuda_devices(&why);
   if (devices.empty()) {
@@ -189,8 +208,9 @@ Backend open_cuda(const Graph& graph, int ordinal, bool graphs) {
                                  ", at least sm_80 is needed; use --device cpu");
   }
   auto ops = std::make_unique<cuda::CudaOps>(ordinal, graphs);
-  Graph placed = ops->place(graph);
-  return {std::move(ops), std::move(placed), p.name, cuda::arch_name(p), p.multiProcessorCount};
+  Graph placed = ops->place(graph, pieces);
+  return {std::move(ops),     std::move(placed),     p.name,
+          cuda::arch_name(p), p.multiProcessorCount, ordinal};
 }
 
 }  // namespace bolt

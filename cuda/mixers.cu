@@ -5,12 +5,14 @@
 #include <cstring>
 
 #include "cuda/attention.cuh"
+#include "cuda/block_draft.cuh"
 #include "cuda/experts.cuh"
 #include "cuda/linear.cuh"
 #include "cuda/linear_chunk.cuh"
 #include "cuda/mamba.cuh"
 #include "cuda/operand.h"
 #include "cuda/ops.h"
+#include "cuda/ranks.cuh"
 #include "cuda/rows.cuh"
 
 namespace bolt::cuda {
@@ -207,6 +209,10 @@ void CudaOps::run_mamba(const Batch& batch, const Mamba2& node, float eps, Mamba
   a.decay = a.dt + rows * static_cast<std::size_t>(a.n_heads);
   a.lag_base = zxbcdt.n_rows;
   launch_mamba(a, n_segments_, max_segment_rows_, stream_);
+  if (!node.gate_norm.present()) {  // ranks share a group: it is normed where it is whole
+    launch_gate(zxbcdt.columns(0, a.d_inner), y, y, {}, stream_);
+    return;
+  }
 
   NormArgs norm;
   norm.x = y.data, norm.x_stride = y.stride;
@@ -417,6 +423,45 @@ void CudaOps::experts(const Batch& batch, const Moe& node, Rows<const float> log
     call.combine.y = y.row(first), call.combine.y_stride = y.stride;
     launch_combine(call.combine, stream_);
   }
+}
+
+// Rows of a (row, choice) pair are exchanged, so that they lie by pair; places of slots are each
+// device's own.
+void CudaOps::experts_up(const Batch& batch, const Moe& node, Rows<const float> logits,
+                         const Operand& x, int first_row, Rows<float> hidden) {
+  const int n = hidden.n_rows / node.top_k;
+  ExpertCall call = expert_call(batch, node, as_device(x).view(), first_row, n);
+  call.route.route.logits = logits.row(first_row);
+  call.route.route.logits_stride = logits.stride;
+  launch_route(call.route.route, stream_);
+  launch_slots(call.route.slots, stream_);
+  const SlotPairs pairs = slot_pairs(call.route.slots);
+  launch_slot_pairs(call.route.slots, pairs, stream_);
+  if (hidden.n_cols == 0) return;
+  LinearArgs& up = call.up;
+  up.y = hidden.data, up.y_stride = hidden.stride;
+  up.quantised = {};
+  up.slot_out = pairs.out;
+  launch_linear(up, node.experts_up.format, stream_);
+}
+
+void CudaOps::experts_down(const Batch& batch, const Moe& node, const Operand& hidden,
+                           int first_row, Rows<float> y) {
+  if (y.n_cols == 0) return;
+  // The same places as the call of experts_up before it.
+  ExpertCall call = expert_call(batch, node, QuantView{}, first_row, y.n_rows);
+  call.down.x = as_device(hidden).view();
+  call.down.slot_in = slot_pairs(call.route.slots).in;
+  launch_linear(call.down, node.experts_down.format, stream_);
+  call.combine.y = y.data, call.combine.y_stride = y.stride;
+  launch_combine(call.combine, stream_);
+}
+
+SlotPairs CudaOps::slot_pairs(const SlotArgs& slots) {
+  const auto places =
+      static_cast<std::size_t>(slots.max_slots) * static_cast<std::size_t>(slots.slot_rows);
+  int* ints = expert_pairs_.as<int>(2 * places, "expert slots", moved_);
+  return {ints, ints + places};
 }
 
 // Few rows: the shared expert's and the latent projection's linears run beside routing and the

@@ -18,14 +18,14 @@ constexpr std::size_t kCapturedMax = 512;
 
 }  // namespace
 
-CudaOps::CudaOps(int device, bool graphs) : device_(device), graphs_(graphs) {
+CudaOps::CudaOps(int device, CudaGraphs graphs) : device_(device), graphs_(graphs.calls) {
   check(cudaSetDevice(device), "choosing the device");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   n_routed_ = static_cast<unsigned*>(allocate(sizeof(unsigned), "routed rows"));
   for (Staging& s : staging_) {
     check(cudaEventCreateWithFlags(&s.used, cudaEventDisableTiming), "creating an event");
   }
-  if (graphs) rounds_ = DeviceRounds::make(*this);
+  if (graphs.rounds) rounds_ = DeviceRounds::make(*this);
 }
 
 CudaOps::~CudaOps() {

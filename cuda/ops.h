@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/ops/ops.h"
+#include "core/pack/rank_graph.h"
 #include "cuda/batch.cuh"
 #include "cuda/check.h"
 #include "cuda/parts.h"
@@ -33,6 +34,8 @@ constexpr int grid_tiles(int last_position) {
 struct LinearArgs;
 struct QuantOut;
 struct QuantView;
+struct SlotArgs;
+struct SlotPairs;
 
 // Calls of up to so many rows are bound by memory and launches: their kernels overlap and fuse.
 inline constexpr int kFewRows = 32;
@@ -59,15 +62,22 @@ class Scratch {
 
 class DeviceRounds;
 
+// What is captured: calls of few rows, to be replayed; and whole rounds, which the device then
+// decides by itself (rounds.h).
+struct CudaGraphs {
+  bool calls = true, rounds = true;
+};
+
 class CudaOps final : public Ops {
  public:
-  // device: its ordinal. graphs: capture and replay calls of few rows.
-  CudaOps(int device, bool graphs);
+  // device: its ordinal.
+  CudaOps(int device, CudaGraphs graphs);
+  CudaOps(int device, bool graphs) : CudaOps(device, CudaGraphs{graphs, graphs}) {}
   ~CudaOps() override;
 
   // The graph with its weights on the device. Uploads through pinned buffers; throws Error(fault)
-  // naming needed and free bytes if they do not fit.
-  Graph place(const Graph& host);
+  // naming needed and free bytes if they do not fit. pieces: as RankGraph's.
+  Graph place(const Graph& host, const Pieces& pieces = {});
 
   void begin(const Batch& batch, std::span<const int> ids) override;
   void finish(const Batch& batch) override;
@@ -91,6 +101,10 @@ class CudaOps final : public Ops {
                 Rows<const float> v) override;
   void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
                Rows<float> y) override;
+  void experts_up(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
+                  int first_row, Rows<float> hidden) override;
+  void experts_down(const Batch& batch, const Moe& node, const Operand& hidden, int first_row,
+                    Rows<float> y) override;
   void add(Rows<const float> x, Rows<float> y) override;
   void norm_quantize(const Batch& batch, Rows<const float> x, const float* w, float eps,
                      Rows<float> y, bool integer, Operand& operand) override;
@@ -127,7 +141,13 @@ class CudaOps final : public Ops {
   void read(const float* from, std::span<float> to) override;
   void write(const void* from, std::uint64_t bytes, void* to) override;
 
+  std::uint8_t* marks(const Batch& batch) const override;
+
   cudaStream_t stream() const { return stream_; }
+  // Memory of the ranks' exchange, which captured calls hold the address of.
+  float* exchange_memory(std::size_t n_floats) {
+    return exchange_memory_.as<float>(n_floats, "exchanged rows", moved_);
+  }
   // Runs the recurrence of one lagging slot into its stored state; MambaCache::read uses it.
   void settle(const Mamba2& node, float* h, float* raw, float* raw_dt, int slot, int n_lag);
 
@@ -150,7 +170,6 @@ class CudaOps final : public Ops {
   // A call of routed experts over rows [first, first + n): its kernels' arguments.
   struct ExpertCall;
 
-  std::uint8_t* marks(const Batch& batch) const;
   void norm(const Batch& batch, Rows<const float> x, const float* w, float eps, int group,
             Rows<float> y, const QuantOut& quantised);
   LinearArgs linear_args(const Batch& batch, const Operand& x, const LinearTask& call);
@@ -159,6 +178,7 @@ class CudaOps final : public Ops {
   void run_attention(const Attention& node, KvCache& cache, Rows<const float> q,
                      Rows<const float> k, Rows<const float> v, Rows<float> y,
                      const QuantOut& quantised);
+  SlotPairs slot_pairs(const SlotArgs& slots);
   ExpertCall expert_call(const Batch& batch, const Moe& node, const QuantView& x, int first, int n);
   // The device's copy of a draft vocabulary; null for null.
   const int* id_table(const int* ids_of, int n_cols);
@@ -195,7 +215,8 @@ class CudaOps final : public Ops {
   PinnedPtr<BlockHost> block_host_;
 
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
-      expert_floats_, expert_codes_, router_leaves_, sample_memory_;
+      expert_floats_, expert_codes_, router_leaves_, sample_memory_, expert_pairs_,
+      exchange_memory_;
   unsigned* n_routed_ = nullptr;  // rows routed so far by the call at work; 0 between calls
   // Sampling's: rows that there is room for, specs that the device already holds.
   PinnedPtr<std::byte> sample_host_;

@@ -51,15 +51,37 @@ const Features& features() {
   return found;
 }
 
-// Cores that the process's affinity mask allows, however many the machine has.
-int affinity_cores() {
+// A thread's affinity mask, however many cores the machine has.
+struct Affinity {
+  std::vector<unsigned long> mask;
+  std::size_t n_bytes() const { return mask.size() * sizeof(unsigned long); }
+  cpu_set_t* set() { return reinterpret_cast<cpu_set_t*>(mask.data()); }
+};
+bool read_affinity(Affinity& affinity) {
   for (std::size_t n_bits = 1024; n_bits <= (std::size_t{1} << 20); n_bits *= 2) {
-    std::vector<unsigned long> mask(n_bits / (8 * sizeof(unsigned long)));
-    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-    const std::size_t n_bytes = n_bits / 8;
-    if (sched_getaffinity(0, n_bytes, set) == 0) return CPU_COUNT_S(n_bytes, set);
+    affinity.mask.assign(n_bits / (8 * sizeof(unsigned long)), 0);
+    if (sched_getaffinity(0, affinity.n_bytes(), affinity.set()) == 0) return true;
   }
+  return false;
+}
+
+int affinity_cores() {
+  Affinity affinity;
+  if (read_affinity(affinity)) return CPU_COUNT_S(affinity.n_bytes(), affinity.set());
   return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// Numbers of a list of the kernel's such as "0-3,8"; empty if there is no such file.
+std::vector<int> read_list(const std::string& path) {
+  std::vector<int> numbers;
+  std::ifstream file(path);
+  for (std::string range; std::getline(file, range, ',');) {
+    char* end = nullptr;
+    const long first = std::strtol(range.c_str(), &end, 10);
+    const long last = *end == '-' ? std::strtol(end + 1, nullptr, 10) : first;
+    for (long i = first; i <= last; ++i) numbers.push_back(static_cast<int>(i));
+  }
+  return numbers;
 }
 
 // Cores of "quota period" in microseconds, or 0 if there is no limit.
@@ -147,6 +169,31 @@ int usable_cores() {
   const double quota = cgroup_cores();
   if (quota <= 0) return allowed;
   return std::clamp(static_cast<int>(std::ceil(quota)), 1, allowed);
+}
+
+void keep_to_node_share(int part, int n_parts) {
+  const std::string root = "/sys/devices/system/node/";
+  Affinity allowed;
+  if (n_parts < 2 || !read_affinity(allowed)) return;
+  std::vector<int> cores;  // that are allowed, node by node
+  int n_nodes = 0;
+  for (const int node : read_list(root + "online")) {
+    const std::size_t before = cores.size();
+    for (const int core : read_list(root + "node" + std::to_string(node) + "/cpulist")) {
+      if (CPU_ISSET_S(core, allowed.n_bytes(), allowed.set())) cores.push_back(core);
+    }
+    if (cores.size() > before) ++n_nodes;
+  }
+  if (n_nodes < 2 || cores.size() < static_cast<std::size_t>(n_parts)) return;
+  const auto edge = [&](int i) {
+    return cores.size() * static_cast<std::size_t>(i) / static_cast<std::size_t>(n_parts);
+  };
+  Affinity own;
+  own.mask.assign(allowed.mask.size(), 0);
+  for (std::size_t i = edge(part); i < edge(part + 1); ++i) {
+    CPU_SET_S(cores[i], own.n_bytes(), own.set());
+  }
+  (void)sched_setaffinity(0, own.n_bytes(), own.set());  // else it runs where it may, as before
 }
 
 }  // namespace bolt

@@ -22,4 +22,10 @@ bool cpu_has_fma();
 // Cores this process may run on (affinity and cgroup quota, rounded up), at least 1.
 int usable_cores();
 
+// Keeps the calling thread, and those that it starts, to its part of the cores that the process may
+// run on, where these lie in several memory nodes: part `part` of n_parts in the order of the
+// nodes, so that what a part's threads write first lies in their own memory. Elsewhere nothing is
+// done.
+void keep_to_node_share(int part, int n_parts);
+
 }  // namespace bolt

@@ -3,16 +3,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <optional>
+#include <set>
 
 #include "core/base/error.h"
 #include "core/engine/cost_table.h"
 #include "core/engine/drafter.h"
 #include "core/engine/generate.h"
+#include "core/engine/open_ranks.h"
 #include "core/engine/ops_model.h"
+#include "core/engine/ranked_model.h"
 #include "core/engine/score.h"
-#include "core/ops/host.h"
+#include "core/pack/graph_walk.h"
+#include "core/pack/tiles.h"
 
 namespace bolt {
 namespace {
@@ -24,17 +27,23 @@ constexpr int kPagesPerPrefix = 4;  // a chunk's, of 512 rows
 constexpr int kPrefixesMax = 4096;
 constexpr int kChunkRowsMax = 8192;  // larger chunks are run as several: buffers have to end
 
+// What a sequence takes of a rank's memory, and what is free there.
+struct Memory {
+  std::uint64_t position_bytes = 0;  // keys and values of one position
+  std::uint64_t state_bytes = 0;
+  std::uint64_t free_bytes = 0;  // 0: unknown
+};
+
 // What a kept prefix takes: its state and a few pages of its own.
-std::uint64_t bytes_of_prefix(Ops& ops, const Package& package, const EngineOptions& options) {
-  return state_bytes(package.graph()) +
-         kPagesPerPrefix * kPageKeys * kv_bytes_per_position(ops, package.graph(), options.kv);
+std::uint64_t bytes_of_prefix(const Memory& memory) {
+  return memory.state_bytes + kPagesPerPrefix * kPageKeys * memory.position_bytes;
 }
 
-int resolve_prefixes(Ops& ops, const Package& package, const EngineOptions& options) {
-  const std::uint64_t each = bytes_of_prefix(ops, package, options);
+int resolve_prefixes(const Memory& memory, const EngineOptions& options) {
+  const std::uint64_t each = bytes_of_prefix(memory);
   if (options.prefix_bytes == 0 || each == 0) return 0;
   if (options.prefix_bytes < 0) {
-    const std::uint64_t free_bytes = ops.free_bytes();
+    const std::uint64_t free_bytes = memory.free_bytes;
     const auto wanted = static_cast<std::uint64_t>(8 * options.n_slots);
     return static_cast<int>(free_bytes == 0 ? wanted : std::min(wanted, free_bytes / 8 / each));
   }
@@ -47,15 +56,15 @@ int resolve_prefixes(Ops& ops, const Package& package, const EngineOptions& opti
 }
 
 // prefix_bytes: of the free memory, what is spoken for.
-std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptions& options,
-                             std::uint64_t prefix_bytes) {
+std::int64_t resolve_context(const Memory& memory, const Package& package,
+                             const EngineOptions& options, std::uint64_t prefix_bytes) {
   const std::int64_t limit = package.config().context_limit;
   if (options.context > limit) {
     throw Error(Exit::usage, "--context: " + std::to_string(options.context) +
                                  " is more than the model's limit of " + std::to_string(limit));
   }
-  const std::uint64_t per_position = kv_bytes_per_position(ops, package.graph(), options.kv);
-  const std::uint64_t free_bytes = ops.free_bytes();
+  const std::uint64_t per_position = memory.position_bytes;
+  const std::uint64_t free_bytes = memory.free_bytes;
   const std::uint64_t available = free_bytes - std::min(free_bytes, prefix_bytes);
   if (per_position == 0 || available == 0) return options.context > 0 ? options.context : limit;
   if (options.context > 0) {
@@ -73,25 +82,15 @@ std::int64_t resolve_context(Ops& ops, const Package& package, const EngineOptio
 
 // Pages for all sequences: a whole context for each, or what fits half of the free memory if that
 // is less, but never less than one sequence needs.
-int resolve_pages(Ops& ops, const Package& package, const EngineOptions& options,
-                  std::int64_t context, std::uint64_t prefix_bytes) {
+int resolve_pages(const Memory& memory, const EngineOptions& options, std::int64_t context,
+                  std::uint64_t prefix_bytes) {
   const std::int64_t each = pages_of_sequence(context), wanted = each * options.n_slots;
-  const std::uint64_t page = kPageKeys * kv_bytes_per_position(ops, package.graph(), options.kv);
-  const std::uint64_t free_bytes = ops.free_bytes();
+  const std::uint64_t page = kPageKeys * memory.position_bytes;
+  const std::uint64_t free_bytes = memory.free_bytes;
   if (page == 0 || free_bytes == 0) return static_cast<int>(wanted);
   const std::uint64_t available = free_bytes - std::min(free_bytes, prefix_bytes);
   const auto fits = static_cast<std::int64_t>(available / 2 / page);
   return static_cast<int>(std::max(each, std::min(wanted, fits)));
-}
-
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const auto colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
-      return line.substr(colon + 2);
-  }
-  return "cpu";
 }
 
 Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
@@ -100,9 +99,19 @@ Backend open_backend(const Package& package, const EngineOptions& options, int n
     gpu.ordinal = options.device;
     return gpu;
   }
-  const Isa isa = resolve_isa(options.isa);
-  return {std::make_unique<HostOps>(n_threads, isa), package.graph(), processor_name(),
-          isa_name(isa), 0};
+  return open_host(package.graph(), n_threads, options.isa);
+}
+
+std::uint64_t bytes_of_weights(const Graph& graph) {
+  std::set<const std::byte*> seen;  // a tied one counts once
+  std::uint64_t bytes = 0;
+  each_weight(graph, [&](const std::string&, const Weight& w) {
+    if (!seen.insert(w.data).second) return;
+    bytes += w.layout == Layout::tiles ? static_cast<std::uint64_t>(w.n_matrices) *
+                                             packed_matrix_bytes(w.format, w.n_rows, w.n_cols)
+                                       : w.bytes;
+  });
+  return bytes;
 }
 
 class OpsSequence final : public Sequence {
@@ -125,10 +134,13 @@ class OpsEngine final : public Engine {
       : package_(package),
         options_(options),
         n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
-        backend_(open_backend(package, options, n_threads_)),
-        n_prefixes_(resolve_prefixes(*backend_.ops, package, options)),
-        context_(resolve_context(*backend_.ops, package, options, prefix_bytes())),
-        model_(*backend_.ops, backend_.graph, sizes()),
+        ranks_(options.n_ranks > 1 ? open_ranks(package.graph(), options, n_threads_) : nullptr),
+        backend_(ranks_ ? Backend{} : open_backend(package, options, n_threads_)),
+        memory_(look_at_memory()),
+        n_prefixes_(resolve_prefixes(memory_, options)),
+        context_(resolve_context(memory_, package, options, prefix_bytes())),
+        owned_model_(make_model()),
+        model_(*owned_model_),
         rounds_(model_, options.decode_share) {
     // A table that was named is read (or made) before anything runs: a bad one must not end a
     // reply.
@@ -186,14 +198,43 @@ class OpsEngine final : public Engine {
   std::int64_t context() const override { return context_; }
   void set_profile(Profile* profile) override { model_.set_profile(profile); }
   int n_threads() const override { return n_threads_; }
-  const Backend& backend() const override { return backend_; }
+  const Backend& backend() const override { return ranks_ ? ranks_->backend(0) : backend_; }
+  int n_ranks() const override { return options_.n_ranks; }
+  std::vector<std::uint64_t> weight_bytes() const override {
+    std::vector<std::uint64_t> bytes;
+    for (int r = 0; r < n_ranks(); ++r) {
+      bytes.push_back(bytes_of_weights(ranks_ ? ranks_->part(r) : backend_.graph));
+    }
+    return bytes;
+  }
   const std::string& cost_digest() const override { return cost_digest_; }
   bool costs_measured() const override { return costs_measured_; }
 
  private:
+  // All ranks are as the first is; what is free on the fullest counts.
+  Memory look_at_memory() const {
+    Memory memory;
+    const auto look = [&](const Backend& b) {
+      memory.position_bytes = kv_bytes_per_position(*b.ops, b.graph, options_.kv);
+      memory.state_bytes = bolt::state_bytes(b.graph);
+      memory.free_bytes = b.ops->free_bytes();
+    };
+    if (!ranks_) {
+      look(backend_);
+      return memory;
+    }
+    ranks_->each([&](int rank) {
+      if (rank == 0) look(ranks_->backend(0));
+    });
+    memory.free_bytes = free_bytes_of(*ranks_, options_);
+    return memory;
+  }
+  std::unique_ptr<Model> make_model() const {
+    if (ranks_) return std::make_unique<RankedModel>(*ranks_, sizes());
+    return std::make_unique<OpsModel>(*backend_.ops, backend_.graph, sizes());
+  }
   std::uint64_t prefix_bytes() const {
-    return static_cast<std::uint64_t>(n_prefixes_) *
-           bytes_of_prefix(*backend_.ops, package_, options_);
+    return static_cast<std::uint64_t>(n_prefixes_) * bytes_of_prefix(memory_);
   }
   // The most ids that the sequence of a request can come to.
   std::int64_t positions_of(const Request& request) const {
@@ -212,7 +253,7 @@ class OpsEngine final : public Engine {
         std::min({std::int64_t{chunk_rows}, context_, std::int64_t{kChunkRowsMax}}));
     sizes.window_rows = options_.window_rows;
     sizes.n_vocab = package_.config().n_tokens;
-    sizes.n_pages = resolve_pages(*backend_.ops, package_, options_, context_, prefix_bytes());
+    sizes.n_pages = resolve_pages(memory_, options_, context_, prefix_bytes());
     sizes.n_prefixes = n_prefixes_;
     sizes.n_prefix_pages = kPagesPerPrefix * sizes.n_prefixes;
     return sizes;
@@ -265,8 +306,10 @@ class OpsEngine final : public Engine {
   // Everything that costs depend on, but the clock.
   std::string cost_key() const {
     if (options_.build_id.empty()) return {};
-    std::string key = options_.build_id + " " + backend_.name + " " + backend_.arch + " threads " +
-                      std::to_string(n_threads()) + (options_.kv == KvKind::f32 ? " f32" : " i16");
+    std::string key = options_.build_id + " " + backend().name + " " + backend().arch +
+                      " threads " + std::to_string(n_threads()) +
+                      (options_.kv == KvKind::f32 ? " f32" : " i16");
+    if (ranks_) key += " ranks " + std::to_string(n_ranks());
     for (const PackageFile& file : package_.files()) {
       if (file.role == "graph" || file.role == "config" || file.role == "drafter")
         key += " " + file.sha256;
@@ -276,10 +319,13 @@ class OpsEngine final : public Engine {
   const Package& package_;
   const EngineOptions options_;
   const int n_threads_;
+  const std::unique_ptr<Ranks> ranks_;  // null: one rank, backend_'s
   const Backend backend_;
+  const Memory memory_;
   const int n_prefixes_;
   const std::int64_t context_;
-  OpsModel model_;
+  const std::unique_ptr<Model> owned_model_;
+  Model& model_;
   Rounds rounds_;
   std::vector<Stream*> streams_;  // of the round at hand
   std::optional<CostTable> costs_;
@@ -292,7 +338,8 @@ class OpsEngine final : public Engine {
 
 std::unique_ptr<Engine> Engine::open(const Package& package, const EngineOptions& options) {
   require(options.chunk_rows >= 0 && options.window_rows >= 1 &&
-              options.window_rows <= kWindowRowsMax && options.n_slots >= 1 && options.context >= 0,
+              options.window_rows <= kWindowRowsMax && options.n_slots >= 1 &&
+              options.context >= 0 && options.n_ranks >= 1,
           "engine options are in range");
   return std::make_unique<OpsEngine>(package, options);
 }

@@ -21,6 +21,10 @@ namespace bolt {
 
 struct EngineOptions {
   int device = -1;           // -1: the CPU; else the GPU of that ordinal
+  // Ranks that share the model (ranks.h): on the CPU n_ranks of them, which share its threads, or
+  // one on each of these GPUs, of which `device` is the first. One may be named several times.
+  int n_ranks = 1;
+  std::vector<int> rank_devices;  // empty, or n_ranks
   bool graphs = true;        // GPU: capture calls of few rows and replay them
   int n_threads = 0;         // 0: all cores this process may run on
   Isa isa = Isa::automatic;  // asking for one this machine lacks is a usage error
@@ -162,7 +166,10 @@ class Engine {
 
   virtual std::int64_t context() const = 0;
   virtual int n_threads() const = 0;
-  virtual const Backend& backend() const = 0;
+  virtual const Backend& backend() const = 0;  // the first rank's
+  virtual int n_ranks() const = 0;
+  // What a rank's part of the weights takes, by rank.
+  virtual std::vector<std::uint64_t> weight_bytes() const = 0;
   virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for
   virtual bool costs_measured() const = 0;             // by this engine, not read from a file
 };

@@ -110,6 +110,13 @@ class Model {
   virtual void read_logits(int window, int i, std::span<float> to) = 0;
   virtual std::string state_digest(int slot) const = 0;
 
+  // Whether keys and values of a sequence of n_positions have room beside those of the others, and
+  // setting it aside for this one. A model that keeps no keys has room for all.
+  virtual bool has_room(std::int64_t n_positions) const { return (void)n_positions, true; }
+  virtual bool reserve(int slot, std::int64_t n_positions) {
+    return (void)slot, (void)n_positions, true;
+  }
+
   // Prefixes of sequences, kept for prompts that begin alike (prefix_cache.h). A model that keeps
   // none does nothing here.
   virtual bool keeps_prefixes() const { return false; }

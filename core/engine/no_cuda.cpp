@@ -15,9 +15,14 @@ std::optional<GpuState> gpu_state(int) { return std::nullopt; }
 
 double cuda_read_ceiling(int) { return 0.0; }
 
-Backend open_cuda(const Graph&, int, bool) {
+namespace {
+[[noreturn]] void has_none() {
   throw Error(Exit::usage,
               "--device cuda: this build has no CUDA; use --device cpu, or build with it");
 }
+}  // namespace
+
+Backend open_cuda(const Graph&, int, bool) { has_none(); }
+void open_cuda_ranks(const std::vector<int>&, bool, RankSetup&) { has_none(); }
 
 }  // namespace bolt

@@ -50,10 +50,8 @@ class OpsModel final : public Model {
   bool round(const RoundAsk& ask, RoundResult& result) override;
   void read_logits(int window, int i, std::span<float> to) override;
   std::string state_digest(int slot) const override;
-  // Whether keys and values of a sequence of n_positions have room beside those of the others, and
-  // setting it aside for this one.
-  bool has_room(std::int64_t n_positions) const;
-  bool reserve(int slot, std::int64_t n_positions);
+  bool has_room(std::int64_t n_positions) const override;
+  bool reserve(int slot, std::int64_t n_positions) override;
   bool keeps_prefixes() const override { return prefixes_.n_places() > 0; }
   void keep_prefix(int slot) override;
   void resume_prefix(int slot, std::span<const int> prompt, bool with_head,

@@ -81,6 +81,58 @@ bool all_finite(const float* values, int n) {
 
 }  // namespace
 
+// Routes the rows and gathers their pairs by expert.
+void HostOps::choose_experts(const Batch& batch, const Moe& moe, Rows<const float> logits,
+                             const Operand& operand, ExpertRows taken) {
+  const OperandRows& x = static_cast<const HostOperand&>(operand).view();
+  ExpertScratch& scratch = *expert_scratch_;
+  scratch.choices.resize(static_cast<std::size_t>(taken.n * moe.top_k));
+  const auto choose = [&](int begin, int end, int) {
+    for (int i = begin; i < end; ++i) {
+      Choice* choices = &scratch.choices[static_cast<std::size_t>(i * moe.top_k)];
+      const int row = taken.first + i;
+      if (!route(moe, logits.row(row), choices) || x.nonfinite[row]) mark_row(batch, row);
+    }
+  };
+  pool_.parallel_for(taken.n, 4, std::ref(choose));
+  gather(moe, taken.n, scratch);
+  if (taken.first > 0) {
+    for (int& row : scratch.rows) row += taken.first;
+  }
+}
+
+// Down, and the combination in choice order, of the rows that were routed.
+void HostOps::sum_experts(const Batch& batch, const Moe& moe, const Operand& operand,
+                          ExpertRows taken, Rows<float> y) {
+  const OperandRows& hidden = static_cast<const HostOperand&>(operand).view();
+  const Weight& down = moe.experts_down;
+  const LinearKernels& kernels = linear_kernels(isa_);
+  ExpertScratch& scratch = *expert_scratch_;
+  const auto width = static_cast<std::size_t>(down.n_rows);
+  const std::size_t n_pairs = static_cast<std::size_t>(taken.n * moe.top_k);
+  if (scratch.outputs.size() < n_pairs * width) scratch.outputs.resize(n_pairs * width);
+  project(pool_, kernels.of(down.format), down, hidden, scratch.pairs, scratch,
+          [&](int pair, int row, int tile, float* values, int n) {
+            if (!all_finite(values, n)) mark_row(batch, row);
+            std::copy_n(values, n,
+                        &scratch.outputs[static_cast<std::size_t>(pair) * width +
+                                         static_cast<std::size_t>(tile) * kTileRows]);
+          });
+  const auto combine = [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      float* out = y.row(row);
+      std::fill_n(out, down.n_rows, 0.0f);
+      for (int i = 0; i < moe.top_k; ++i) {
+        const auto pair = static_cast<std::size_t>(row * moe.top_k + i);
+        kernels.add_scaled(scratch.choices[pair].weight, &scratch.outputs[pair * width],
+                           down.n_rows, out);
+      }
+      for (int k = 0; k < down.n_rows; ++k) out[k] = canonical(out[k]);
+    }
+  };
+  pool_.parallel_for(taken.n, 2, std::ref(combine));
+}
+
 void HostOps::experts(const Batch& batch, const Moe& moe, Rows<const float> logits,
                       const Operand& operand, Rows<float> y) {
   const OperandRows& x = static_cast<const HostOperand&>(operand).view();
@@ -97,25 +149,11 @@ void HostOps::experts(const Batch& batch, const Moe& moe, Rows<const float> logi
       static_cast<std::int64_t>(moe.top_k) * (moe.d_expert * (integer ? 3 : 4) + 4 * down.n_rows);
   const int rows_at_once =
       static_cast<int>(std::clamp<std::int64_t>(kScratchBytes / row_bytes, 1, y.n_rows));
-  const std::size_t width = static_cast<std::size_t>(down.n_rows);
 
   for (int first_row = 0; first_row < y.n_rows; first_row += rows_at_once) {
-    const int n_rows = std::min(rows_at_once, y.n_rows - first_row);
-    const int n_pairs = n_rows * moe.top_k;
-    scratch.choices.resize(static_cast<std::size_t>(n_pairs));
-    const auto choose = [&](int begin, int end, int) {
-      for (int row = begin; row < end; ++row) {
-        Choice* choices = &scratch.choices[static_cast<std::size_t>(row * moe.top_k)];
-        if (!route(moe, logits.row(first_row + row), choices) || x.nonfinite[first_row + row]) {
-          mark_row(batch, first_row + row);
-        }
-      }
-    };
-    pool_.parallel_for(n_rows, 4, std::ref(choose));
-    gather(moe, n_rows, scratch);
-    if (first_row > 0) {
-      for (int& row : scratch.rows) row += first_row;
-    }
+    const ExpertRows taken{first_row, std::min(rows_at_once, y.n_rows - first_row)};
+    const int n_pairs = taken.n * moe.top_k;
+    choose_experts(batch, moe, logits, operand, taken);
 
     HostOperand& hidden = scratch.hidden;
     hidden.reserve(n_pairs, moe.d_expert, integer, !integer);
@@ -131,30 +169,46 @@ void HostOps::experts(const Batch& batch, const Moe& moe, Rows<const float> logi
               }
               if (!finite) mark_row(batch, row);
             });
-
-    if (scratch.outputs.size() < n_pairs * width) scratch.outputs.resize(n_pairs * width);
-    project(pool_, kernels.of(down.format), down, hidden.view(), scratch.pairs, scratch,
-            [&](int pair, int row, int tile, float* values, int n) {
-              if (!all_finite(values, n)) mark_row(batch, row);
-              std::copy_n(values, n,
-                          &scratch.outputs[static_cast<std::size_t>(pair) * width +
-                                           static_cast<std::size_t>(tile) * kTileRows]);
-            });
-
-    const auto combine = [&](int begin, int end, int) {
-      for (int row = begin; row < end; ++row) {
-        float* out = y.row(first_row + row);
-        std::fill_n(out, down.n_rows, 0.0f);
-        for (int i = 0; i < moe.top_k; ++i) {
-          const auto pair = static_cast<std::size_t>(row * moe.top_k + i);
-          kernels.add_scaled(scratch.choices[pair].weight, &scratch.outputs[pair * width],
-                             down.n_rows, out);
-        }
-        for (int k = 0; k < down.n_rows; ++k) out[k] = canonical(out[k]);
-      }
-    };
-    pool_.parallel_for(n_rows, 2, std::ref(combine));
+    sum_experts(batch, moe, hidden, taken, y.rows(first_row, taken.n));
   }
+}
+
+void HostOps::experts_up(const Batch& batch, const Moe& moe, Rows<const float> logits,
+                         const Operand& operand, int first_row, Rows<float> hidden) {
+  const OperandRows& x = static_cast<const HostOperand&>(operand).view();
+  const Weight& up = moe.experts_up;
+  const ExpertRows taken{first_row, hidden.n_rows / moe.top_k};
+  require(taken.n * moe.top_k == hidden.n_rows && hidden.n_cols == up.n_rows &&
+              first_row + taken.n <= std::min(x.n_rows, logits.n_rows) &&
+              logits.n_cols >= moe.n_experts && (x.integer || !is_integer(up.format)),
+          "the experts' shapes agree");
+  choose_experts(batch, moe, logits, operand, taken);
+  if (up.n_rows == 0) return;
+  require(up.layout == Layout::tiles && x.n_cols == up.n_cols, "the experts' shapes agree");
+  project(pool_, linear_kernels(isa_).of(up.format), up, x, expert_scratch_->rows, *expert_scratch_,
+          [&](int pair, int row, int tile, float* values, int n) {
+            if (!all_finite(values, n)) mark_row(batch, row);
+            float* out = hidden.row(pair) + tile * kTileRows;
+            for (int k = 0; k < n; ++k) out[k] = exact_relu2(values[k]);
+          });
+}
+
+void HostOps::experts_down(const Batch& batch, const Moe& moe, const Operand& operand,
+                           int first_row, Rows<float> y) {
+  const OperandRows& hidden = static_cast<const HostOperand&>(operand).view();
+  const Weight& down = moe.experts_down;
+  const int n_pairs = y.n_rows * moe.top_k;
+  require(hidden.n_rows == n_pairs &&
+              expert_scratch_->choices.size() == static_cast<std::size_t>(n_pairs),
+          "the rows' experts were chosen");
+  for (int pair = 0; pair < n_pairs; ++pair) {
+    if (hidden.nonfinite[pair]) mark_row(batch, first_row + pair / moe.top_k);
+  }
+  if (down.n_rows == 0) return;
+  require(down.layout == Layout::tiles && hidden.n_cols == down.n_cols && y.n_cols == down.n_rows &&
+              (hidden.integer || !is_integer(down.format)),
+          "the experts' shapes agree");
+  sum_experts(batch, moe, operand, {first_row, y.n_rows}, y);
 }
 
 }  // namespace bolt

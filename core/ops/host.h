@@ -47,6 +47,10 @@ class HostOps final : public Ops {
                 Rows<const float> v) override;  // attention.cpp
   void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
                Rows<float> y) override;                   // experts.cpp
+  void experts_up(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
+                  int first_row, Rows<float> hidden) override;  // experts.cpp
+  void experts_down(const Batch& batch, const Moe& node, const Operand& hidden, int first_row,
+                    Rows<float> y) override;  // experts.cpp
   void add(Rows<const float> x, Rows<float> y) override;  // add.cpp
   void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
               std::span<const std::uint8_t> marked, const int* ids_of,
@@ -72,6 +76,15 @@ class HostOps final : public Ops {
     std::uint64_t bytes;
     void operator()(std::byte* pages) const noexcept;
   };
+
+  // Rows that routed experts work on at once (experts.cpp).
+  struct ExpertRows {
+    int first = 0, n = 0;
+  };
+  void choose_experts(const Batch& batch, const Moe& node, Rows<const float> logits,
+                      const Operand& x, ExpertRows rows);
+  void sum_experts(const Batch& batch, const Moe& node, const Operand& hidden, ExpertRows rows,
+                   Rows<float> y);
 
   Isa isa_;
   ThreadPool pool_;

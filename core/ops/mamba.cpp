@@ -246,6 +246,7 @@ void HostOps::mamba(const Batch& batch, const Mamba2& node, float eps, MambaCach
   pool_.parallel_for(batch.n_rows, 8192 / d_inner + 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; ++r) {
       kernels.gate(zxbcdt.row(r), d_inner, y.row(r));
+      if (!node.gate_norm.present()) continue;
       for (int first = 0; first < d_inner; first += group_cols) {
         if (!norm(y.row(r) + first, node.gate_norm.as_f32() + first, group_cols, eps,
                   y.row(r) + first)) {

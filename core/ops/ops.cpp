@@ -1,6 +1,8 @@
 // Sequences of ops, spelled out.
 #include "core/ops/ops.h"
 
+#include "core/base/error.h"
+
 namespace bolt {
 
 void Ops::norm_quantize(const Batch& batch, Rows<const float> x, const float* w, float eps,
@@ -50,6 +52,15 @@ void Ops::moe(const Batch& batch, const Moe& node, const Operand& u, const MoeSc
     linear(batch, *scratch.shared_operand, node.shared_down, Epilogue::add, scratch.routed);
   }
   add(scratch.routed, x);
+}
+
+void Ops::experts_up(const Batch&, const Moe&, Rows<const float>, const Operand&, int,
+                     Rows<float>) {
+  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
+}
+
+void Ops::experts_down(const Batch&, const Moe&, const Operand&, int, Rows<float>) {
+  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
 }
 
 }  // namespace bolt

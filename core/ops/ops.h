@@ -172,7 +172,8 @@ class Ops {
   // step size, recurrence token by token, readout, gate and grouped norm.
   //   zxbcdt f32 [n, d_in_proj], y f32 [n, d_inner].
   // Replays each segment's lagging rows, steps its rows, and writes state after the sure ones; the
-  // live rest is kept raw for the next call's replay.
+  // live rest is kept raw for the next call's replay. A node without a gate_norm leaves the gated
+  // rows as they are: a group that ranks share is normed by who has all of it.
   virtual void mamba(const Batch& batch, const Mamba2& node, float eps, MambaCache& cache,
                      Rows<const float> zxbcdt, Rows<float> y) = 0;
 
@@ -191,6 +192,16 @@ class Ops {
   //   logits f32 [n, n_experts]; x, y f32 [n, d_latent or d_model]
   virtual void experts(const Batch& batch, const Moe& node, Rows<const float> logits,
                        const Operand& x, Rows<float> y) = 0;
+  // Its two halves, for ranks that hold some rows of every expert (core/engine/rank_ops.h). Of the
+  // rows from first_row on, as many as hidden has choices of:
+  //   hidden[i * top_k + c] = relu2(up_e x[first_row + i]), e the row's choice c
+  //   hidden f32 [n * top_k, experts_up.n_rows], which may be none
+  virtual void experts_up(const Batch& batch, const Moe& node, Rows<const float> logits,
+                          const Operand& x, int first_row, Rows<float> hidden);
+  // y[i] = sum over the choice, in order, of weight * down_e(hidden[i * top_k + c]), of the choices
+  // that experts_up made last; y f32 [n, experts_down.n_rows], the rows from first_row on.
+  virtual void experts_down(const Batch& batch, const Moe& node, const Operand& hidden,
+                            int first_row, Rows<float> y);
 
   // y = RN(y + x).
   virtual void add(Rows<const float> x, Rows<float> y) = 0;
@@ -250,6 +261,9 @@ class Ops {
   virtual void run_block(const BlockTask& task, std::span<Sampled> drafts);
   // How many rows a call of n is best run as, where every number of rows is captured by itself.
   virtual int padded_rows(int n_rows) const { return n_rows; }
+
+  // Where the marks of a batch's rows lie in the Ops' memory while its call runs.
+  virtual std::uint8_t* marks(const Batch& batch) const { return batch.marked.data(); }
 
   // Returns when all that was asked for is done.
   virtual void wait() {}
