@@ -108,7 +108,7 @@ void check(const BenchOptions& bench) {
   refuse(bench.null && !bench.against.empty(), "--null and --against: give one of them");
   for (std::size_t i = 0; i < bench.devices.size(); ++i) {
     refuse(bench.devices[i].kind == ModelOptions::Device::Kind::automatic,
-           "--devices: name each, cpu or cuda:N");
+           "--devices: name each, cpu, cpu:RANKS, cuda:N or cuda:N+N");
     for (std::size_t k = 0; k < i; ++k) {
       refuse(device_name(bench.devices[i]) == device_name(bench.devices[k]),
              "--devices: one of them is given twice");
@@ -224,7 +224,8 @@ void add_bench(CLI::App& app, Action& action) {
       ->check(CLI::Validator(CLI::ExistingFile).description(""))
       ->group(what);
   add_parsed(*sub, "--devices", "DEVICE,...",
-             "Devices to hold against each other, cpu or cuda:N; the first is the base",
+             "Devices to hold against each other, cpu or cuda:N, with + between GPUs that share\n"
+             "the model; the first is the base",
              [&bench](const std::string& option, const std::string& text) {
                for (const std::string& part : split_list(text)) {
                  bench.devices.push_back(parse_device(option, part));

@@ -165,6 +165,11 @@ double BenchRuns::ceiling(std::int64_t package, std::int64_t build) const {
   return ceilings_[session_of(package, build)];
 }
 
+std::vector<std::uint64_t> BenchRuns::rank_bytes(std::int64_t package, std::int64_t build) const {
+  const Engine& engine = sessions_[session_of(package, build)]->engine();
+  return engine.n_ranks() > 1 ? engine.weight_bytes() : std::vector<std::uint64_t>{};
+}
+
 void BenchRuns::read_prompts() {
   if (!options_.prompts_file.empty()) {
     prompts_ = read_bench_prompts(options_.prompts_file, !options_.no_think);
@@ -277,7 +282,11 @@ void BenchRuns::measure_ceilings() {
   for (std::size_t i = 0; i < sessions_.size(); ++i) {
     status_.show("measuring what memory gives");
     if (const Backend& backend = sessions_[i]->engine().backend(); backend.n_multiprocessors > 0) {
-      ceilings_[i] = cuda_read_ceiling(backend.ordinal);
+      // Ranks on GPUs of their own read at the same time.
+      const std::vector<int>& gpus = sessions_[i]->gpus();
+      const auto n = std::set<int>(gpus.begin(), gpus.end()).size();
+      ceilings_[i] =
+          cuda_read_ceiling(backend.ordinal) * static_cast<double>(std::max<std::size_t>(n, 1));
       continue;
     }
     std::vector<std::span<const std::byte>> parts;

@@ -93,6 +93,8 @@ class BenchRuns {
   const std::vector<BenchProfile>& profiles() const { return profiles_; }  // with --profile
   // Bytes a second that the memory gives which a package's weights are in, for runs of a build.
   double ceiling(std::int64_t package, std::int64_t build) const;
+  // What each of the ranks that share a package holds of its weights; empty if one has them all.
+  std::vector<std::uint64_t> rank_bytes(std::int64_t package, std::int64_t build) const;
   std::int64_t n_devices() const {
     return static_cast<std::int64_t>(sessions_.size() / about_.size());
   }

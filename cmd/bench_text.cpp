@@ -226,6 +226,12 @@ std::string verdict(const BenchTable& table, const BenchRuns& runs) {
     for (std::int64_t d = 0; d < runs.n_devices(); ++d) {
       const double ceiling = runs.ceiling(&package - runs.packages().data(), d);
       text += fmt::format(", memory gives {:.2f} GB/s", ceiling / 1e9);
+      std::string parts;  // MB
+      for (const std::uint64_t bytes : runs.rank_bytes(&package - runs.packages().data(), d)) {
+        parts +=
+            fmt::format("{}{:.1f}", parts.empty() ? "" : ", ", static_cast<double>(bytes) / 1e6);
+      }
+      if (!parts.empty()) text += fmt::format(", ranks hold {} MB", parts);
       if (runs.n_devices() > 1) text += " on " + runs.plan().build_name(d);
     }
     text += "\n";
@@ -327,6 +333,12 @@ std::string json_table(const BenchTable& table, const BenchRuns& runs) {
     for (const BlockKind kind : kBlockKinds) {
       const std::uint64_t bytes = package.bytes_of_pass[static_cast<std::size_t>(kind)];
       if (bytes > 0) json.member(fmt::format("{}_pass_bytes", kind_name(kind)), bytes);
+    }
+    const auto rank_bytes = runs.rank_bytes(static_cast<std::int64_t>(i), 0);
+    if (!rank_bytes.empty()) {
+      json.key("rank_weight_bytes").begin_array();
+      for (const std::uint64_t bytes : rank_bytes) json.value(bytes);
+      json.end_array();
     }
     if (runs.ceiling(static_cast<std::int64_t>(i), 0) > 0) {
       json.member("read_ceiling_bytes_per_s", runs.ceiling(static_cast<std::int64_t>(i), 0));

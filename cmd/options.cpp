@@ -2,6 +2,7 @@
 #include "cmd/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "cmd/values.h"
 #include "core/base/file_map.h"
 #include "core/engine/backend.h"
+#include "core/pack/rank_graph.h"
 #include "receipts/sign_file.h"
 
 namespace bolt {
@@ -48,21 +50,39 @@ receipts::Attach parse_attach(std::string_view option, std::string_view text) {
 
 ModelOptions::Device parse_device(std::string_view option, std::string_view text) {
   using Kind = ModelOptions::Device::Kind;
-  if (text == "auto") return {Kind::automatic, 0};
-  if (text == "cpu") return {Kind::cpu, 0};
-  if (text == "cuda") return {Kind::cuda, 0};
-  constexpr std::string_view kPrefix = "cuda:";
-  if (text.starts_with(kPrefix)) {
-    return {Kind::cuda,
-            static_cast<int>(parse_integer(option, text.substr(kPrefix.size()), 0, 1023))};
+  if (text == "auto") return {};
+  if (text == "cpu") return {Kind::cpu, 1, {}};
+  if (text == "cuda") return {Kind::cuda, 1, {0}};
+  constexpr std::string_view kCpu = "cpu:", kCuda = "cuda:";
+  if (text.starts_with(kCpu)) {
+    return {Kind::cpu,
+            static_cast<int>(parse_integer(option, text.substr(kCpu.size()), 1, kRanksMax)),
+            {}};
   }
-  throw_unknown_name(option, text, "auto, cpu, cuda, cuda:N");
+  if (text.starts_with(kCuda)) {
+    std::string list(text.substr(kCuda.size()));
+    std::replace(list.begin(), list.end(), '+', ',');
+    ModelOptions::Device device{Kind::cuda, 0, {}};
+    for (const std::string& part : split_list(list)) {
+      device.gpus.push_back(static_cast<int>(parse_integer(option, part, 0, 1023)));
+    }
+    device.n_ranks = static_cast<int>(device.gpus.size());
+    if (device.n_ranks > kRanksMax) {
+      throw Error(Exit::usage, fmt::format("{}: {} GPUs, at most {} share a model", option,
+                                           device.n_ranks, kRanksMax));
+    }
+    return device;
+  }
+  throw_unknown_name(option, text, "auto, cpu, cpu:RANKS, cuda, cuda:N, cuda:N+N+...");
 }
 
 std::string device_name(const ModelOptions::Device& device) {
   using Kind = ModelOptions::Device::Kind;
   if (device.kind == Kind::automatic) return "auto";
-  return device.kind == Kind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+  if (device.kind == Kind::cpu) {
+    return device.n_ranks > 1 ? fmt::format("cpu:{}", device.n_ranks) : "cpu";
+  }
+  return fmt::format("cuda:{}", fmt::join(device.gpus, "+"));
 }
 
 void add_model_options(CLI::App& app, ModelOptions& options) {
@@ -73,7 +93,8 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
 }
 
 void add_where_options(CLI::App& app, ModelOptions& options) {
-  add_parsed(app, "--device", "auto|cpu|cuda[:N]", "Where to run (auto)",
+  add_parsed(app, "--device", "auto|cpu[:RANKS]|cuda[:N[,N...]]",
+             "Where to run (auto); several GPUs, or parts of the CPU, share the model",
              [&options](const std::string& name, const std::string& text) {
                options.device = parse_device(name, text);
              })
@@ -238,20 +259,23 @@ int resolve_device(const ModelOptions& options, const HowOptions& how) {
   std::string why;
   const auto n_devices = static_cast<int>(cuda_devices(&why).size());
   if (!wants_gpu) return n_devices > 0 ? 0 : -1;
-  if (options.device.index >= n_devices) {
+  for (const int gpu : options.device.gpus) {
+    if (gpu < n_devices) continue;
     throw Error(
         Exit::fault,
-        fmt::format("--device cuda:{}: {}", options.device.index,
+        fmt::format("--device cuda:{}: {}", gpu,
                     n_devices > 0 ? fmt::format("GPUs here are cuda:0 to cuda:{}", n_devices - 1)
                     : why.empty() ? "there is no GPU; use --device cpu"
                                   : why + "; use --device cpu"));
   }
-  return options.device.index;
+  return options.device.gpus[0];
 }
 
 EngineOptions engine_options(const ModelOptions& model, const HowOptions& how) {
   EngineOptions options;
   options.device = resolve_device(model, how);
+  options.n_ranks = model.device.n_ranks;
+  if (options.n_ranks > 1) options.rank_devices = model.device.gpus;
   options.graphs = !how.no_graphs;
   options.n_threads = model.n_threads;
   options.isa = how.isa;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cmd/streams.h"
 #include "core/engine/engine.h"
@@ -23,7 +24,9 @@ struct ModelOptions {
   std::string package;  // as given; empty: find_package() looks
   struct Device {
     enum class Kind { automatic, cpu, cuda } kind = Kind::automatic;
-    int index = 0;
+    // Ranks that share the model: of the CPU; or these GPUs, one each, in this order.
+    int n_ranks = 1;
+    std::vector<int> gpus;  // of cuda: at least one
   } device;
   int n_threads = 0;
   std::int64_t context = 0;
@@ -72,6 +75,8 @@ void add_plan_options(CLI::App& app, ReceiptOptions& options);
 
 // "ids", "text,logits", "none": Error(usage) naming the part that is unknown.
 receipts::Attach parse_attach(std::string_view option, std::string_view text);
+// "cpu:2", "cuda:0+1": ranks that share a model. A comma does for the plus, but in a list of
+// devices it parts them.
 ModelOptions::Device parse_device(std::string_view option, std::string_view text);
 std::string device_name(const ModelOptions::Device& device);  // as parse_device takes it
 

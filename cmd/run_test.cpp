@@ -341,6 +341,44 @@ TEST_CASE("prompt ids give what their text gave") {
   CHECK(piped.out == by_text.text);
 }
 
+TEST_CASE("any number of ranks leaves the same logit file, and its receipt says how many") {
+  const ScratchFolder home;
+  int n_runs = 0;
+  std::string receipt;  // of the last run
+  const auto logits = [&](std::vector<std::string> args) {
+    receipt = home.file(std::to_string(n_runs++) + ".bolt.jsonl");
+    args.insert(args.begin(),
+                {"run", "-q", "-n", "24", "--logits", home.file("logits"), "--receipt", receipt});
+    REQUIRE(run_bolt(home, args).status == 0);
+    return file_bytes(home.file("logits"));
+  };
+  const std::string plain = logits({"--device", "cpu", "--draft", "off", kCount});
+  for (const std::string n : {"1", "2", "4"}) {
+    CHECK(logits({"--device", "cpu:" + n, "--draft", "mtp", "--drafts", "5", kCount}) == plain);
+    CHECK(file_bytes(receipt).find("\"ranks\":" + n + ",") != std::string::npos);
+  }
+  // A run of two ranks, run again by one, is the run that the receipt says.
+  (void)logits({"--device", "cpu:2", kCount});
+  const Ended again = run_bolt(home, {"receipt", "verify", "--replay", "--device", "cpu", receipt});
+  INFO(again.out, again.err);
+  CHECK(again.status == 0);
+  // The control: another limit, another file.
+  CHECK(logits({"--device", "cpu:2", "-n", "23", kCount}) != plain);
+
+  const Ended verbose = run_bolt(home, {"run", "-v", "-n", "1", "--device", "cpu:2", kCount});
+  CHECK(verbose.err.find("ranks     2, exchange by copies, weights ") != std::string::npos);
+  const Ended refused = run_bolt(home, {"run", "--device", "cpu:3", kCount});
+  CHECK(refused.status == 2);
+  CHECK(refused.err ==
+        "bolt: --device cpu:3: layers.0 has 8 Mamba heads, which 3 ranks do not divide; this "
+        "package runs on 1, 2 or 4\n");
+  for (const std::string device : {"cpu:0", "cpu:65", "cpu:2+2", "cuda:0+", "cuda:0,,1"}) {
+    const Ended odd = run_bolt(home, {"run", "--device", device, kCount});
+    CHECK(odd.status == 2);
+    CHECK(odd.err.starts_with("bolt: --device"));
+  }
+}
+
 TEST_CASE("logit files are equal whatever the way, and only then") {
   const ScratchFolder home;
   const auto logits = [&home](std::vector<std::string> args) {

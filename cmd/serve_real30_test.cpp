@@ -123,6 +123,13 @@ TEST_CASE("serve-stdin: real30 together, in any order and number, equals each al
       }
     }
   }
+  const Served ranks =
+      serve(home, batch(mixed, true, true), {"--parallel", "8", "--device", "cpu:2"});
+  CHECK(ranks.records.size() == lines.size());
+  for (const auto& [line, record] : ranks.records) {
+    CHECK(record.ids == alone.at({record.id, true}).ids);
+    CHECK(record.logits_sha256 == alone.at({record.id, true}).logits_sha256);
+  }
   CHECK(n_compared >= lines.size() * 12);
   CHECK(n_differing_controls > n_compared / 2);
 }

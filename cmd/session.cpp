@@ -2,6 +2,7 @@
 #include "cmd/session.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <exception>
@@ -63,6 +64,7 @@ Session::Session(const ModelOptions& model, const HowOptions& how, const Receipt
     use_plan(receipts::Plan(receipts::read_receipt(receipt.plan_file)));
     (void)plan_->cell(*receipt.cell);  // one that is not planned is an error now
   }
+  gpus_ = model.device.gpus;
   package_ = Package::open(
       path, {.n_threads = model.n_threads, .hash_payload_behind = options.device >= 0});
   tokenizer_ = read_tokenizer(*package_);
@@ -83,10 +85,21 @@ std::string Session::description() const {
   for (const PackageFile& file : package_->files()) bytes += file.bytes;
   return fmt::format(
       "package   {} ({}, {:.1f} MB, loaded in {:.0f} ms)\n"
-      "device    {}, {}, {} threads, contract {}, kv {}\ncontext   {}\n",
+      "device    {}, {}, {} threads, contract {}, kv {}\n{}context   {}\n",
       package_->path(), config().name, static_cast<double>(bytes) / 1e6,
       static_cast<double>(load_ns_) / 1e6, engine_->backend().name, engine_->backend().arch,
-      engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), engine_->context());
+      engine_->n_threads(), package_->arith_id(), kv_name(how_.kv), ranks_line(),
+      engine_->context());
+}
+
+std::string Session::ranks_line() const {
+  if (engine_->n_ranks() == 1) return {};
+  std::vector<double> megabytes;
+  for (const std::uint64_t bytes : engine_->weight_bytes()) {
+    megabytes.push_back(static_cast<double>(bytes) / 1e6);
+  }
+  return fmt::format("ranks     {}, exchange by {}, weights {:.1f} MB\n", engine_->n_ranks(),
+                     engine_->exchange_name(), fmt::join(megabytes, ", "));
 }
 
 receipts::Device Session::device_facts() const {
@@ -94,6 +107,7 @@ receipts::Device Session::device_facts() const {
   receipts::Device device;
   device.arch = backend.arch;
   device.threads = engine_->n_threads();
+  device.ranks = engine_->n_ranks();
   device.name = backend.name;
   device.kind = backend.n_multiprocessors > 0 ? "cuda" : "cpu";
   if (backend.n_multiprocessors > 0) device.sms = backend.n_multiprocessors;

@@ -85,6 +85,8 @@ class Session {
   const receipts::Attach& attach() const { return receipt_.attach; }
   // Package, device, context and load time, a line each, for --verbose.
   std::string description() const;
+  // The GPUs that were asked for, one a rank; empty on the CPU, and where none was named.
+  const std::vector<int>& gpus() const { return gpus_; }
   // "costs     ...": which cost table chose the drafts, and whether it was measured now; empty
   // where none was needed yet.
   std::string cost_line() const;
@@ -118,7 +120,10 @@ class Session {
   receipts::Arith arith_facts() const;
   receipts::Mode mode_facts(const DraftOptions& draft) const;
 
+  std::string ranks_line() const;
+
   HowOptions how_;
+  std::vector<int> gpus_;
   ReceiptOptions receipt_;
   receipts::Redaction redaction_;
   receipts::Where where_;

@@ -97,6 +97,7 @@ class NcclExchange final : public ThreadExchange {
       : ThreadExchange(meeting, rank, std::make_unique<HostMemory>()),
         group_(std::move(group)),
         ops_(ops) {}
+  const char* name() const override { return "NCCL"; }
 
   void all_gather(std::span<const SharedRows> shared) override {
     if (group_->abandoned) throw Abandoned{};

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/engine/backend.h"
-#include "core/engine/exchange.h"
+#include "core/ops/exchange.h"
 #include "cuda/ops.h"
 
 namespace bolt::cuda {

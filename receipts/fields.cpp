@@ -67,7 +67,7 @@ constexpr Field kFields[] = {
   {"device.kind", T::choice, 'I', "RSCB", "", "cpu|cuda", "kind of device"},
   {"device.arch", T::text, 'I', "RSCB", "", "", "instruction set or compute capability used"},
   {"device.sms", T::integer, 'I', "", "RSCB", "", "multiprocessors"},
-  {"device.ranks", T::integer, 'I', "RSCB", "", "", "devices that share the model"},
+  {"device.ranks", T::integer, 'I', "RSCB", "", "", "ranks that share the model"},
   {"device.threads", T::integer, 'I', "RSCB", "", "", "host threads"},
   {"device.name", T::text, 'I', "", "RSCB", "", "as the device calls itself"},
   {"device.driver", T::text, 'I', "", "RSCB", "", "driver version"},

@@ -200,6 +200,7 @@ class OpsEngine final : public Engine {
   int n_threads() const override { return n_threads_; }
   const Backend& backend() const override { return ranks_ ? ranks_->backend(0) : backend_; }
   int n_ranks() const override { return options_.n_ranks; }
+  std::string exchange_name() const override { return ranks_ ? ranks_->exchange_name() : ""; }
   std::vector<std::uint64_t> weight_bytes() const override {
     std::vector<std::uint64_t> bytes;
     for (int r = 0; r < n_ranks(); ++r) {

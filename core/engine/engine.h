@@ -20,14 +20,14 @@
 namespace bolt {
 
 struct EngineOptions {
-  int device = -1;           // -1: the CPU; else the GPU of that ordinal
+  int device = -1;  // -1: the CPU; else the GPU of that ordinal
   // Ranks that share the model (ranks.h): on the CPU n_ranks of them, which share its threads, or
   // one on each of these GPUs, of which `device` is the first. One may be named several times.
   int n_ranks = 1;
   std::vector<int> rank_devices;  // empty, or n_ranks
-  bool graphs = true;        // GPU: capture calls of few rows and replay them
-  int n_threads = 0;         // 0: all cores this process may run on
-  Isa isa = Isa::automatic;  // asking for one this machine lacks is a usage error
+  bool graphs = true;             // GPU: capture calls of few rows and replay them
+  int n_threads = 0;              // 0: all cores this process may run on
+  Isa isa = Isa::automatic;       // asking for one this machine lacks is a usage error
   KvKind kv = KvKind::i16;
   int chunk_rows = 0;                // rows of a prompt call; 0: 512 on the CPU, 2048 on a GPU
   int window_rows = kWindowRowsMax;  // most rows of a decoding window, 1..32
@@ -168,6 +168,7 @@ class Engine {
   virtual int n_threads() const = 0;
   virtual const Backend& backend() const = 0;  // the first rank's
   virtual int n_ranks() const = 0;
+  virtual std::string exchange_name() const = 0;  // how they exchange; empty of one rank
   // What a rank's part of the weights takes, by rank.
   virtual std::vector<std::uint64_t> weight_bytes() const = 0;
   virtual const std::string& cost_digest() const = 0;  // empty until a depth rule was asked for

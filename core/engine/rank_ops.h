@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/engine/exchange.h"
 #include "core/ops/block_draft.h"
+#include "core/ops/exchange.h"
 #include "core/ops/ops.h"
 #include "core/pack/rank_graph.h"
 

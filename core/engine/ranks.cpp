@@ -207,6 +207,7 @@ int Ranks::n_ranks() const { return static_cast<int>(state_->ranks.size()); }
 RankOps& Ranks::ops(int rank) const { return *state_->at(rank).ops; }
 const Graph& Ranks::part(int rank) const { return state_->at(rank).backend.graph; }
 const Backend& Ranks::backend(int rank) const { return state_->at(rank).backend; }
+const char* Ranks::exchange_name() const { return state_->at(0).exchange->name(); }
 std::uint64_t Ranks::copied_bytes(int rank) const { return state_->at(rank).part.copied_bytes; }
 
 void Ranks::each(const std::function<void(int rank)>& f) const { state_->run(f, true); }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/engine/backend.h"
-#include "core/engine/exchange.h"
 #include "core/engine/rank_ops.h"
+#include "core/ops/exchange.h"
 #include "core/pack/rank_graph.h"
 
 namespace bolt {
@@ -39,6 +39,7 @@ class Ranks {
   RankOps& ops(int rank) const;
   const Graph& part(int rank) const;  // the rank's own shapes: what it takes in memory
   const Backend& backend(int rank) const;
+  const char* exchange_name() const;
   std::uint64_t copied_bytes(int rank) const;  // of weights that do not lie as they are mapped
 
   // Runs f(rank) on every rank's thread. If all fail at the same place, as ranks do that are asked

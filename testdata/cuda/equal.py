@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`bolt run` on a GPU against `bolt run` on the CPU: are the logits files byte-equal?
+"""`bolt run` on a GPU, or on several ranks, against the CPU: are the logits files byte-equal?
 
-    testdata/cuda/equal.py BOLT PACKAGE [--jobs N] [--tokens N] [--device cuda:0] [--only K/N] [--all]
+    testdata/cuda/equal.py BOLT PACKAGE [--jobs N] [--tokens N] [--device cuda:0|cuda:0+1|cpu:2]
+                          [--only K/N] [--all]
                           [--way OPTIONS]...
 
 Every golden's prompt (as ids), real30's last user turn (through the chat template), greedy and at a
@@ -93,6 +94,8 @@ def main():
                     ways = WAYS
                 else:
                     ways = WAYS[:2] + [WAYS[2 + len(jobs) % (len(WAYS) - 2)]]  # the others in turn
+                if args.device.startswith("cpu"):  # ranks of the CPU, which captures no graphs
+                    ways = [[option for option in way if option != "--no-graphs"] for way in ways]
                 jobs += [(key, " ".join(way), [*prompt, *sampling, "--device", args.device, *way])
                          for way in ways]
             jobs.append(((name, "control"), "cpu", [*prompt, *SAMPLINGS[0], "--device", "cpu",

@@ -26,6 +26,7 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int n_ranks() const = 0;
+  virtual const char* name() const = 0;  // how it is done, for people
 
   // Makes all columns of these rows every rank's. In the memory of the rank's Ops, in the order of
   // its work.
@@ -96,6 +97,7 @@ class ThreadExchange : public Exchange {
   ~ThreadExchange() override;
   int rank() const override { return rank_; }
   int n_ranks() const override { return meeting_.n_ranks(); }
+  const char* name() const override { return "copies"; }
   void all_gather(std::span<const SharedRows> shared) override;
   void merge_marks(std::uint8_t* marks, int n) override;
   void gather_bytes(std::span<const std::byte> own,

@@ -1,5 +1,5 @@
 // Ranks as threads: a barrier that knows of failures and deadlines, and copies between their rows.
-#include "core/engine/exchange.h"
+#include "core/ops/exchange.h"
 
 #include <unistd.h>
 
