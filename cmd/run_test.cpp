@@ -366,7 +366,7 @@ TEST_CASE("any number of ranks leaves the same logit file, and its receipt says 
   CHECK(logits({"--device", "cpu:2", "-n", "23", kCount}) != plain);
 
   const Ended verbose = run_bolt(home, {"run", "-v", "-n", "1", "--device", "cpu:2", kCount});
-  CHECK(verbose.err.find("ranks     2, exchange by copies, weights ") != std::string::npos);
+  CHECK(verbose.err.find("ranks     2, exchange by copies; weights ") != std::string::npos);
   const Ended refused = run_bolt(home, {"run", "--device", "cpu:3", kCount});
   CHECK(refused.status == 2);
   CHECK(refused.err ==

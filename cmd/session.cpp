@@ -98,7 +98,7 @@ std::string Session::ranks_line() const {
   for (const std::uint64_t bytes : engine_->weight_bytes()) {
     megabytes.push_back(static_cast<double>(bytes) / 1e6);
   }
-  return fmt::format("ranks     {}, exchange by {}, weights {:.1f} MB\n", engine_->n_ranks(),
+  return fmt::format("ranks     {}, exchange by {}; weights {:.1f} MB\n", engine_->n_ranks(),
                      engine_->exchange_name(), fmt::join(megabytes, ", "));
 }
 

@@ -7,6 +7,7 @@
 #include "core/engine/ranks.h"
 #include "cuda/check.h"
 #include "cuda/device.cuh"
+#include "cuda/experts.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ranks.cuh"
 #include "cuda/ranks.h"
@@ -144,19 +145,28 @@ std::unique_ptr<Exchange> copied_exchange(RankMeeting& meeting, int rank, CudaOp
 
 void open_cuda_ranks(const std::vector<int>& ordinals, bool graphs, RankSetup& setup) {
   cuda::check_alike(ordinals);
+  // What is shared is the first one's: no other GPU gets a context for it.
+  cuda::check(cudaSetDevice(ordinals[0]), "choosing the device");
   const bool one_each = std::set<int>(ordinals.begin(), ordinals.end()).size() == ordinals.size();
   std::shared_ptr<cuda::NcclGroup> nccl;
   if (one_each) nccl = cuda::open_nccl(ordinals);
-  // Whole rounds are left to the host: NCCL's kernels are not for graphs that kernels launch.
-  const cuda::CudaGraphs captured{graphs && nccl != nullptr, false};
+  const bool peers = one_each && cuda::are_peers(ordinals);
+  // NCCL's kernels are captured with calls, but are not for graphs that kernels launch, as whole
+  // rounds are; what the host orders cannot be captured.
+  const cuda::CudaGraphs captured{graphs && (peers || nccl != nullptr), graphs && peers};
   setup.open = [ordinals, captured](const RankGraph& part, int rank) {
     return cuda::open_part(part.graph, part.pieces, ordinals[static_cast<std::size_t>(rank)],
                            captured);
   };
-  setup.exchange = [nccl](RankMeeting& meeting, int rank, Ops& ops) {
+  const auto stop = std::make_shared<cuda::PeerStop>();
+  setup.exchange = [=](RankMeeting& meeting, int rank, Ops& ops) -> std::unique_ptr<Exchange> {
     auto& device = static_cast<cuda::CudaOps&>(ops);
-    return nccl ? cuda::nccl_exchange(nccl, meeting, rank, device)
-                : cuda::copied_exchange(meeting, rank, device);
+    std::unique_ptr<Exchange> exchange;
+    if (nccl) exchange = cuda::nccl_exchange(nccl, meeting, rank, device);
+    if (peers) {
+      return cuda::peer_exchange(std::move(exchange), stop, meeting, rank, ordinals, device);
+    }
+    return exchange ? std::move(exchange) : cuda::copied_exchange(meeting, rank, device);
   };
 }
 

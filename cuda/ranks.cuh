@@ -4,9 +4,10 @@
 #include <cuda_runtime.h>
 
 #include "core/base/rows.h"
-#include "cuda/experts.cuh"
 
 namespace bolt::cuda {
+
+struct SlotArgs;
 
 // By place of a slot: the (row, choice) pair whose row goes in, an empty place's is its slot's
 // first; and the pair whose row comes out, -1 where the place is empty.

@@ -49,8 +49,9 @@ double cuda_read_ceiling(int ordinal);
 // Throws Error(fault) naming what is missing: driver, device, architecture, memory.
 Backend open_cuda(const Graph& graph, int ordinal, bool graphs);
 
-// Fills in how ranks are opened on these GPUs, and how they exchange: NCCL between different ones,
-// where it is installed, else copies that the host orders; so, too, where one GPU holds several.
+// Fills in how ranks are opened on these GPUs, and how they exchange: stores into each other's
+// memory where they reach it; NCCL, where it is installed, between others and for many rows; else,
+// and where one GPU holds several, copies that the host orders.
 // Throws Error naming a GPU that is not there, or that is not like the first.
 struct RankSetup;
 void open_cuda_ranks(const std::vector<int>& ordinals, bool graphs, RankSetup& setup);

@@ -2,6 +2,7 @@
 #include "core/engine/ranks.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -18,6 +19,7 @@ namespace bolt {
 namespace {
 
 constexpr std::chrono::milliseconds kNap{100};
+constexpr std::chrono::microseconds kSpin{60};  // as the thread pool's
 
 std::string message_of(const std::exception_ptr& failure) {
   try {
@@ -37,14 +39,14 @@ struct Ranks::State {
     Backend backend;
     std::unique_ptr<Exchange> exchange;
     std::unique_ptr<RankOps> ops;
-    std::exception_ptr failure;  // of the last call; its own
-    bool left_behind = false;    // it waited for one that failed
+    std::exception_ptr failure;  // of its own, in the last call
   };
 
   explicit State(const RankSetup& setup)
       : meeting(setup.n_ranks, setup.spins, setup.deadline_ms),
         deadline(setup.deadline_ms),
         watches(setup.on_device),
+        spins(setup.spins),
         ranks(static_cast<std::size_t>(setup.n_ranks)) {}
 
   ~State() {
@@ -62,27 +64,39 @@ struct Ranks::State {
     std::uint64_t done = 0;
     for (;;) {
       const std::function<void(int)>* work = nullptr;
+      spin_for([&] { return n_asked.load() != done; });  // calls of a round follow each other soon
       {
         std::unique_lock<std::mutex> hold(lock);
         changed.wait(hold, [&] { return stop || n_asked != done; });
         if (stop) return;
-        done = n_asked;
+        done = n_asked.load();
         work = task;
       }
-      Rank& rank = at(r);
+      std::exception_ptr failure;
+      bool left_behind = false;
       try {
         (*work)(r);
       } catch (const Abandoned&) {
-        rank.left_behind = true;
+        left_behind = true;
       } catch (...) {
-        rank.failure = std::current_exception();
+        failure = std::current_exception();
         meeting.abandon();
-        if (rank.exchange) rank.exchange->abandon();
+        if (at(r).exchange) at(r).exchange->abandon();
       }
       const std::lock_guard<std::mutex> hold(lock);
-      some_failed = some_failed || rank.failure || rank.left_behind;
+      at(r).failure = failure;
+      some_failed = some_failed || failure || left_behind;
       --n_busy;
       if (n_busy == 0 || some_failed) finished.notify_all();
+    }
+  }
+
+  template <class Ready>
+  void spin_for(const Ready& ready) const {
+    if (!spins) return;
+    const auto end = std::chrono::steady_clock::now() + kSpin;
+    while (!ready() && std::chrono::steady_clock::now() < end) {
+      for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
     }
   }
 
@@ -101,20 +115,21 @@ struct Ranks::State {
       rank.backend = setup.open(rank.part, r);
     };
     run(load, false);
+    // No op runs yet, so that nobody waits for another.
     const auto meet = [&](int r) {
       Rank& rank = at(r);
       rank.exchange = setup.exchange(meeting, r, *rank.backend.ops);
       rank.ops = std::make_unique<RankOps>(*rank.backend.ops, *rank.exchange, whole,
                                            rank.backend.graph, setup.expert_bytes);
     };
-    run(meet, true);
+    run(meet, false);
   }
 
   // is_urgent: once one has failed, the others do not need long.
   void run(const std::function<void(int)>& f, bool is_urgent) {
     std::unique_lock<std::mutex> hold(lock);
     if (lost) throw Error(Exit::fault, *lost);
-    for (Rank& rank : ranks) rank.failure = nullptr, rank.left_behind = false;
+    for (Rank& rank : ranks) rank.failure = nullptr;
     task = &f;
     some_failed = false;
     n_busy = static_cast<int>(ranks.size());
@@ -186,13 +201,14 @@ struct Ranks::State {
   RankMeeting meeting;
   const std::chrono::milliseconds deadline;
   const bool watches;  // what hangs in a device does not meet, and misses no deadline there
+  const bool spins;
   std::vector<Rank> ranks;
   std::optional<std::string> lost;
 
   std::mutex lock;
   std::condition_variable changed, finished;
   const std::function<void(int)>* task = nullptr;
-  std::uint64_t n_asked = 0;
+  std::atomic<std::uint64_t> n_asked{0};
   int n_busy = 0;
   bool some_failed = false, stop = false;
   std::vector<std::thread> threads;  // last: they use what is above
@@ -208,7 +224,6 @@ RankOps& Ranks::ops(int rank) const { return *state_->at(rank).ops; }
 const Graph& Ranks::part(int rank) const { return state_->at(rank).backend.graph; }
 const Backend& Ranks::backend(int rank) const { return state_->at(rank).backend; }
 const char* Ranks::exchange_name() const { return state_->at(0).exchange->name(); }
-std::uint64_t Ranks::copied_bytes(int rank) const { return state_->at(rank).part.copied_bytes; }
 
 void Ranks::each(const std::function<void(int rank)>& f) const { state_->run(f, true); }
 

@@ -40,7 +40,6 @@ class Ranks {
   const Graph& part(int rank) const;  // the rank's own shapes: what it takes in memory
   const Backend& backend(int rank) const;
   const char* exchange_name() const;
-  std::uint64_t copied_bytes(int rank) const;  // of weights that do not lie as they are mapped
 
   // Runs f(rank) on every rank's thread. If all fail at the same place, as ranks do that are asked
   // something impossible, throws what rank 0 threw. If some do, the others are out of step: throws

@@ -1,7 +1,8 @@
 // What ranks of one model tell each other in the middle of a pass: columns of rows that each has
 // summed, marks, and now and then bytes of the host's. Every rank makes the same calls in the same
 // order. No sum crosses ranks. ThreadExchange is the threads of one process, each over memory that
-// the others can read (the host's, or GPUs'); cuda/nccl_exchange.cu is NCCL.
+// the others can read (the host's, or GPUs'); cuda/peer_exchange.cu has GPUs store into each
+// other's memory, cuda/nccl_exchange.cu is NCCL.
 #pragma once
 
 #include <cstddef>

@@ -119,7 +119,6 @@ class Taker {
       throw Error(Exit::fault, "out of memory: " + std::to_string(bytes) +
                                    " bytes for a rank's part of the weights");
     }
-    out_.copied_bytes += bytes;
     return out_.memory.back().get();
   }
 

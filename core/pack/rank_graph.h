@@ -114,7 +114,6 @@ struct RankGraph {
     void operator()(std::byte* p) const noexcept;
   };
   std::vector<std::unique_ptr<std::byte, Free>> memory;
-  std::uint64_t copied_bytes = 0;
 };
 
 // whole: with its weights mapped, which must outlive the part.
