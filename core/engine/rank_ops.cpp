@@ -146,7 +146,7 @@ RankOps::RankOps(Ops& inner, Exchange& exchange, const Graph& whole, const Graph
       p.columns = part_of_columns(n_all, p.slice, of().rank);
       require(p.columns.n == w.n_rows, "a rank has its rows of a weight");
     }
-    parts_.emplace(w.data, std::move(p));
+    parts_.emplace(std::pair(w.data, n_all), std::move(p));
   });
   each_layer(whole, part, [&](const Layer& all, const Layer& own) {
     if (const auto* m = std::get_if<Mamba2>(&own.mixer)) {
@@ -163,7 +163,7 @@ RankOps::RankOps(Ops& inner, Exchange& exchange, const Graph& whole, const Graph
 RankOps::~RankOps() = default;
 
 const RankOps::Part* RankOps::part_of(const Weight& w) const {
-  const auto found = parts_.find(w.data);
+  const auto found = parts_.find({w.data, w.n_rows});
   return found == parts_.end() ? nullptr : &found->second;
 }
 const RankOps::Part& RankOps::shared_part(const Weight& w) const {

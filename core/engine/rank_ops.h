@@ -11,8 +11,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/ops/block_draft.h"
@@ -119,8 +121,9 @@ class RankOps final : public Ops {
   Ops& inner_;
   Exchange& exchange_;
   Graph graph_;
-  // By where the rank's weight lies: nodes and weights are copied about, their data is not.
-  std::unordered_map<const std::byte*, Part> parts_;
+  // By where the rank's weight lies, and how many rows all ranks have of it: nodes and weights are
+  // copied about, their data is not.
+  std::map<std::pair<const std::byte*, int>, Part> parts_;
   std::unordered_map<const std::byte*, Mamba2> mambas_;         // by in_proj
   std::unordered_map<const std::byte*, Attention> attentions_;  // by q_proj
   void step() { n_steps_.fetch_add(1, std::memory_order_relaxed); }

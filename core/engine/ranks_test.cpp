@@ -305,36 +305,61 @@ ModelSizes sizes_of(const Package& package) {
   return sizes;
 }
 
-// A prompt, then a window of the same model: logits of the window's last row.
+// A prompt, windows and chains of the head: logits of the last row, then the drafts.
 std::vector<float> two_passes(Model& model) {
   const int slot = model.open_slot();
   std::vector<int> prompt, next{9, 4};
   for (int i = 0; i < kPrompt; ++i) prompt.push_back(i * 7 % 50 + 3);
   std::vector<float> logits(static_cast<std::size_t>(model.vocab_size()));
-  for (const bool sure : {true, false}) {
+  const auto run = [&](std::span<const int> ids, bool sure) {
     Window window;
     window.slot = slot;
-    window.ids = sure ? prompt : next;
+    window.ids = ids;
     window.sure = sure;
     window.n_sampled = sure ? 1 : 2;
+    window.feed_head = true;
     std::vector<WindowResult> results;
     model.run({&window, 1}, results);
     model.read_logits(0, window.n_sampled - 1, logits);
     model.commit(slot, static_cast<int>(window.ids.size()));
+  };
+  const auto chunk = static_cast<std::size_t>(model.max_chunk_rows());
+  for (std::size_t i = 0; i < prompt.size(); i += chunk) {
+    run(std::span(prompt).subspan(i, std::min(chunk, prompt.size() - i)), true);
   }
+  run(next, false);
+  // The head's chain goes the way of the logits: it, too, must be the same.
+  std::vector<float> drafts;
+  DraftAsk ask;
+  ask.slot = slot;
+  ask.next_id = 11;
+  ask.max_levels = 5;
+  for (const bool in_vocab : {false, true}) {
+    if (in_vocab && model.draft_vocab().empty()) continue;
+    ask.draft_vocab = in_vocab;
+    std::vector<std::vector<Draft>> chains;
+    model.draft({&ask, 1}, chains);
+    for (const Draft& draft : chains[0]) {
+      drafts.push_back(static_cast<float>(draft.id));
+      drafts.push_back(draft.probability);
+    }
+    run(next, false);  // what the next chain goes on from
+  }
+  logits.insert(logits.end(), drafts.begin(), drafts.end());
   model.close_slot(slot);
   return logits;
 }
 
-std::vector<float> logits_of(const RankSetup& setup) {
-  const Ranks ranks(sample_package().graph(), setup);
+std::vector<float> logits_of(const RankSetup& setup,
+                             const Graph& graph = sample_package().graph()) {
+  const Ranks ranks(graph, setup);
   RankedModel model(ranks, sizes_of(sample_package()));
   return two_passes(model);
 }
 
-std::vector<float> logits_alone() {
+std::vector<float> logits_alone(const Graph& graph = sample_package().graph()) {
   HostOps ops(1, resolve_isa(Isa::automatic));
-  OpsModel model(ops, sample_package().graph(), sizes_of(sample_package()));
+  OpsModel model(ops, graph, sizes_of(sample_package()));
   return two_passes(model);
 }
 
@@ -354,6 +379,27 @@ TEST_CASE("ranks: controls: a slice one tile further on, and a gather that kept 
   const std::string error =
       testing::error_of([&] { stale = logits_of(meddled(2, Meddler::Mistake::stale)); });
   CHECK((stale != plain || error.find("chose different tokens") != std::string::npos));
+}
+
+TEST_CASE("ranks: geometries, and a draft vocabulary of the head's own rows") {
+  Graph graph = sample_package().graph();
+  const std::vector<float> plain = logits_alone();
+  for (const Geometry::Kind kind : {Geometry::Kind::fixed, Geometry::Kind::hybrid}) {
+    graph.geometry = {kind, 8};
+    CHECK(logits_of(meddled(2, Meddler::Mistake::none), graph) == plain);
+  }
+  graph.geometry = {};
+  // The head's first rows: they lie where the whole head begins.
+  Weight& head = graph.draft->vocab_head;
+  head = graph.lm_head;
+  head.n_rows = 160;
+  head.bytes = packed_matrix_bytes(head.format, head.n_rows, head.n_cols);
+  for (int id = 0; id < head.n_rows; ++id) graph.draft->vocab_ids.push_back(id);
+  const std::vector<float> with_vocab = logits_alone(graph);
+  CHECK(with_vocab != plain);
+  for (const int n_ranks : {2, 4}) {
+    CHECK(logits_of(meddled(n_ranks, Meddler::Mistake::none), graph) == with_vocab);
+  }
 }
 
 TEST_CASE("ranks: a sum that is not finite marks its row for all ranks, wherever it was") {
