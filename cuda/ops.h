@@ -210,13 +210,13 @@ class CudaOps final : public Ops {
 
   std::unique_ptr<DeviceRounds> rounds_;  // null: the device does not launch graphs
 
-  bool moved_ = false;                    // a buffer moved since the graphs were captured
-  Scratch block_memory_, block_partial_;  // of separate drafters
+  bool moved_ = false;                      // a buffer moved since the graphs were captured
+  Scratch block_memory_, block_partial_;    // of separate drafters
+  Scratch expert_pairs_, exchange_memory_;  // of ranks
   PinnedPtr<BlockHost> block_host_;
 
   Scratch mamba_conv_, mamba_steps_, attention_codes_, attention_partial_, expert_ints_,
-      expert_floats_, expert_codes_, router_leaves_, sample_memory_, expert_pairs_,
-      exchange_memory_;
+      expert_floats_, expert_codes_, router_leaves_, sample_memory_;
   unsigned* n_routed_ = nullptr;  // rows routed so far by the call at work; 0 between calls
   // Sampling's: rows that there is room for, specs that the device already holds.
   PinnedPtr<std::byte> sample_host_;

@@ -31,6 +31,15 @@ void Ops::attention_quantize(const Batch& batch, const Attention& node, KvCache&
   quantize(y, integer, operand);
 }
 
+void Ops::experts_up(const Batch&, const Moe&, Rows<const float>, const Operand&, int,
+                     Rows<float>) {
+  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
+}
+
+void Ops::experts_down(const Batch&, const Moe&, const Operand&, int, Rows<float>) {
+  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
+}
+
 void Ops::moe(const Batch& batch, const Moe& node, const Operand& u, const MoeScratch& scratch,
               Rows<float> x) {
   linear(batch, u, node.router, Epilogue::store, scratch.choice);
@@ -52,15 +61,6 @@ void Ops::moe(const Batch& batch, const Moe& node, const Operand& u, const MoeSc
     linear(batch, *scratch.shared_operand, node.shared_down, Epilogue::add, scratch.routed);
   }
   add(scratch.routed, x);
-}
-
-void Ops::experts_up(const Batch&, const Moe&, Rows<const float>, const Operand&, int,
-                     Rows<float>) {
-  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
-}
-
-void Ops::experts_down(const Batch&, const Moe&, const Operand&, int, Rows<float>) {
-  throw Error(Exit::fault, "this device does not run experts in two halves; use one rank");
 }
 
 }  // namespace bolt
