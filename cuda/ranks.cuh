@@ -19,7 +19,6 @@ void launch_slot_pairs(const SlotArgs& slots, const SlotPairs& pairs, cudaStream
 // packed [n_rows, slice] = the rank's columns; what lies past the last of all is left.
 void launch_pack(Rows<const float> rows, int slice, int rank, float* packed, cudaStream_t stream);
 // The others' columns of rows from packed [n_ranks, n_rows, slice].
-void launch_unpack(const float* packed, int slice, int rank, Rows<float> rows,
-                   cudaStream_t stream);
+void launch_unpack(const float* packed, int slice, int rank, Rows<float> rows, cudaStream_t stream);
 
 }  // namespace bolt::cuda

@@ -179,8 +179,10 @@ testing::TinySpec widened(testing::TinySpec spec) {
 
 void check_counts(const Package& package, const std::string& label) {
   const auto one = Engine::open(package, options_of(1));
-  std::vector<int> prompt;
-  for (int i = 0; i < 37; ++i) prompt.push_back((i * 31 + 7) % package.config().n_tokens);
+  std::vector<int> prompt(37);
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<int>(i * 31 + 7) % package.config().n_tokens;
+  }
   const Said plain = say(*one, request_of(prompt, 12, 0.9f));
   for (const int n_ranks : {2, 4, 8}) {
     EngineOptions options = options_of(n_ranks);
@@ -283,8 +285,8 @@ class Meddler final : public ThreadExchange {
   int n_gathers_ = 0;
 };
 
-RankSetup meddled(int n_ranks, Meddler::Mistake mistake, Meddler::Hook hook = {},
-                  std::function<void(Graph&, int)> change = {}) {
+RankSetup meddled(int n_ranks, Meddler::Mistake mistake, const Meddler::Hook& hook = {},
+                  const std::function<void(Graph&, int)>& change = {}) {
   RankSetup setup;
   setup.n_ranks = n_ranks;
   setup.open = [change](const RankGraph& part, int rank) {

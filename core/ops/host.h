@@ -46,11 +46,11 @@ class HostOps final : public Ops {
   void put_keys(const Batch& batch, const Attention& node, KvCache& cache, Rows<const float> k,
                 Rows<const float> v) override;  // attention.cpp
   void experts(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
-               Rows<float> y) override;                   // experts.cpp
+               Rows<float> y) override;  // experts.cpp
   void experts_up(const Batch& batch, const Moe& node, Rows<const float> logits, const Operand& x,
                   int first_row, Rows<float> hidden) override;  // experts.cpp
   void experts_down(const Batch& batch, const Moe& node, const Operand& hidden, int first_row,
-                    Rows<float> y) override;  // experts.cpp
+                    Rows<float> y) override;              // experts.cpp
   void add(Rows<const float> x, Rows<float> y) override;  // add.cpp
   void sample(Rows<const float> logits, std::span<const SampleSpec> specs,
               std::span<const std::uint8_t> marked, const int* ids_of,

@@ -2,6 +2,8 @@
 // are moved into tiles of the rank's own.
 #include "core/pack/rank_graph.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -47,11 +49,11 @@ std::string first_undivided(const Graph& graph, int n) {
   const auto look = [&](const std::vector<Layer>& layers, const std::string& prefix) {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const std::string why = undivided(layers[i].mixer, n);
-      if (!why.empty()) return prefix + std::to_string(i) + " has " + why;
+      if (!why.empty()) return fmt::format("{}{} has {}", prefix, i, why);
     }
     return std::string();
   };
-  const std::string why = look(graph.layers, "layers.");
+  std::string why = look(graph.layers, "layers.");
   if (!why.empty() || !graph.draft) return why;
   return look(graph.draft->layers, "draft.layers.");
 }
