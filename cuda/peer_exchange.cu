@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr std::int64_t kCapacity = std::int64_t{2} << 20;  // floats: 8 MiB a rank and parity
-constexpr int kFewRowsMax = 64;                            // more go by NCCL, where it is
 
 BOLT_DEV void set_flag(unsigned* flag, unsigned value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
@@ -206,7 +205,9 @@ class PeerExchange final : public ThreadExchange {
 
   void all_gather(std::span<const SharedRows> shared) override {
     if (stop_->is_set()) throw Abandoned{};
-    if (others_ && shared[0].rows.n_rows > kFewRowsMax) return others_->all_gather(shared);
+    if (others_ && floats_of(shared) > kCapacity && !is_captured()) {
+      return others_->all_gather(shared);
+    }
     PeerParts parts;
     std::int64_t n_floats = 0;
     const auto send = [&] {
@@ -240,6 +241,18 @@ class PeerExchange final : public ThreadExchange {
   }
 
  private:
+  static std::int64_t floats_of(std::span<const SharedRows> shared) {
+    std::int64_t n = 0;
+    for (const SharedRows& s : shared) n += std::int64_t{s.rows.n_rows} * s.slice_cols;
+    return n;
+  }
+  // Graphs that the device launches hold plain kernels alone.
+  bool is_captured() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(ops_.stream(), &status), "asking for a capture");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   const std::unique_ptr<Exchange> others_;
   const std::shared_ptr<PeerStop> stop_;
   CudaOps& ops_;

@@ -237,9 +237,9 @@ void RankOps::linear(const Batch& batch, const Operand& x, const Weight& w, Epil
   if (part->share == Share::logits) merge_marks(batch);
 }
 
-void RankOps::linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls) {
+void RankOps::own_linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls,
+                          std::vector<SharedRows>& shared) {
   std::vector<LinearTask> tasks;
-  std::vector<SharedRows> shared;
   for (const LinearTask& call : calls) {
     const Part* part = part_of(*call.w);
     if (part == nullptr) {
@@ -256,7 +256,12 @@ void RankOps::linears(const Batch& batch, const Operand& x, std::span<const Line
     }
   }
   if (!tasks.empty()) inner_.linears(batch, x, tasks);
-  if (!shared.empty()) exchange_.all_gather(shared);
+}
+
+void RankOps::linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls) {
+  std::vector<SharedRows> shared;
+  own_linears(batch, x, calls, shared);
+  if (!shared.empty()) gather(shared);
   for (const LinearTask& call : calls) {
     if (part_of(*call.w) != nullptr && call.quantised != nullptr) {
       inner_.quantize(call.y.columns(0, call.w->n_rows), true, *call.quantised);
@@ -305,39 +310,41 @@ void RankOps::put_keys(const Batch& batch, const Attention& node, KvCache& cache
   inner_.put_keys(batch, own, own_cache(cache), k.columns(0, kv_cols), v.columns(0, kv_cols));
 }
 
+// Room for experts' rows: large enough for all layers, so that no later call needs more.
+void RankOps::make_hidden(int top_k, int width) {
+  if (hidden_.n_rows >= top_k && hidden_.n_cols >= width) return;
+  std::uint64_t widest = 1, pairs_of_row = 1;
+  each_layer(graph_, graph_, [&](const Layer& layer, const Layer&) {
+    const auto* moe = std::get_if<Moe>(&layer.mixer);
+    if (moe == nullptr) return;
+    widest = std::max(widest, static_cast<std::uint64_t>(moe->d_expert));
+    pairs_of_row = std::max(pairs_of_row, static_cast<std::uint64_t>(moe->top_k));
+  });
+  const std::uint64_t row_bytes = pairs_of_row * widest * sizeof(float);
+  const auto most = static_cast<std::uint64_t>(std::clamp(max_rows_, 1, kExpertRowsMax));
+  const std::uint64_t n_rows = std::clamp<std::uint64_t>(expert_bytes_ / row_bytes, 1, most);
+  const auto n_pairs = static_cast<int>(n_rows * pairs_of_row);
+  hidden_ = {static_cast<float*>(inner_.allocate(n_rows * row_bytes, "experts' rows")), n_pairs,
+             static_cast<int>(widest)};
+  hidden_operand_ = inner_.operand(n_pairs, static_cast<int>(widest));
+}
+
 void RankOps::own_expert_columns(const Batch& batch, const Moe& node, Rows<const float> logits,
-                                 const Operand& x, Rows<float> y) {
+                                 const Operand& x, Rows<float> y, std::vector<SharedRows>& shared) {
   const Part &up = shared_part(node.experts_up), &down = shared_part(node.experts_down);
   Moe own = node;
   own.experts_up = up.weight, own.experts_down = down.weight;
   const int width = node.d_expert;
-  if (hidden_.n_rows < node.top_k || hidden_.n_cols < width) {
-    // Of all layers, so that no later call needs more.
-    std::int64_t widest = 1;
-    int n_pairs = 1, pairs_of_row = 1;
-    each_layer(graph_, graph_, [&](const Layer& layer, const Layer&) {
-      const auto* moe = std::get_if<Moe>(&layer.mixer);
-      if (moe == nullptr) return;
-      widest = std::max<std::int64_t>(widest, moe->d_expert);
-      pairs_of_row = std::max(pairs_of_row, moe->top_k);
-    });
-    const auto row_bytes =
-        static_cast<std::uint64_t>(pairs_of_row) * static_cast<std::uint64_t>(widest) * 4;
-    const auto n_rows = std::clamp<std::uint64_t>(
-        expert_bytes_ / row_bytes, 1,
-        static_cast<std::uint64_t>(std::clamp(max_rows_, 1, kExpertRowsMax)));
-    n_pairs = static_cast<int>(n_rows) * pairs_of_row;
-    hidden_ = {static_cast<float*>(inner_.allocate(n_rows * row_bytes, "experts' rows")), n_pairs,
-               static_cast<int>(widest)};
-    hidden_operand_ = inner_.operand(n_pairs, static_cast<int>(widest));
-  }
+  make_hidden(node.top_k, width);
   const int at_once = hidden_.n_rows / node.top_k;
   const bool integer = is_integer(node.experts_down.format);
   for (int first = 0; first < y.n_rows; first += at_once) {
     const int n = std::min(at_once, y.n_rows - first);
     const Rows<float> hidden{hidden_.data, n * node.top_k, width};
     inner_.experts_up(batch, own, logits, x, first, hidden.columns(up.columns.first, up.columns.n));
-    gather(hidden, up.slice);
+    shared.push_back({hidden, up.slice});
+    gather(shared);
+    shared.clear();
     inner_.quantize(hidden, integer, *hidden_operand_);
     inner_.experts_down(batch, own, *hidden_operand_, first,
                         y.rows(first, n).columns(down.columns.first, down.columns.n));
@@ -346,7 +353,8 @@ void RankOps::own_expert_columns(const Batch& batch, const Moe& node, Rows<const
 
 void RankOps::experts(const Batch& batch, const Moe& node, Rows<const float> logits,
                       const Operand& x, Rows<float> y) {
-  own_expert_columns(batch, node, logits, x, y);
+  std::vector<SharedRows> shared;
+  own_expert_columns(batch, node, logits, x, y, shared);
   gather(y.columns(0, node.experts_down.n_rows), shared_part(node.experts_down).slice);
 }
 
@@ -355,26 +363,22 @@ void RankOps::moe(const Batch& batch, const Moe& node, const Operand& u, const M
                   Rows<float> x) {
   const bool has_latent = node.d_latent > 0, has_shared = node.d_shared > 0;
   std::vector<LinearTask> beside{{&node.router, Epilogue::store, scratch.choice}};
-  if (has_shared) {
-    const bool integer = is_integer(node.shared_down.format);
-    beside.push_back({&node.shared_up, Epilogue::relu2, scratch.shared,
-                      integer ? scratch.shared_operand : nullptr});
-  }
+  if (has_shared) beside.push_back({&node.shared_up, Epilogue::relu2, scratch.shared});
   if (has_latent) beside.push_back({&node.latent_down, Epilogue::store, scratch.latent});
-  linears(batch, u, beside);
-  if (has_shared && !is_integer(node.shared_down.format)) {
-    inner_.quantize(scratch.shared, false, *scratch.shared_operand);
-  }
+  std::vector<SharedRows> shared;
+  own_linears(batch, u, beside, shared);
   if (has_latent) {
+    gather(shared);
     Operand& rows = *scratch.latent_operand;
     inner_.quantize(scratch.latent, is_integer(node.experts_up.format), rows);
     experts(batch, node, scratch.choice, rows, scratch.latent_out);
     inner_.quantize(scratch.latent_out, is_integer(node.latent_up.format), rows);
     own_columns(batch, rows, node.latent_up, Epilogue::store, scratch.routed);
   } else {
-    own_expert_columns(batch, node, scratch.choice, u, scratch.routed);
+    own_expert_columns(batch, node, scratch.choice, u, scratch.routed, shared);
   }
   if (has_shared) {
+    inner_.quantize(scratch.shared, is_integer(node.shared_down.format), *scratch.shared_operand);
     own_columns(batch, *scratch.shared_operand, node.shared_down, Epilogue::add, scratch.routed);
   }
   const int slice = slice_cols(x.n_cols, of().n_ranks);

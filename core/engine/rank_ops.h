@@ -107,14 +107,22 @@ class RankOps final : public Ops {
   // The rank's columns of y = W x; those of y that are others' stay.
   void own_columns(const Batch& batch, const Operand& x, const Weight& w, Epilogue epilogue,
                    Rows<float> y);
-  void gather(Rows<float> y, int slice) {
+  void gather(std::span<const SharedRows> shared) {
     step();
-    const SharedRows shared{y, slice};
-    exchange_.all_gather({&shared, 1});
+    exchange_.all_gather(shared);
   }
-  // Experts' sums of the rank's columns, left in those columns of y.
+  void gather(Rows<float> y, int slice) {
+    const SharedRows shared{y, slice};
+    gather({&shared, 1});
+  }
+  // The rank's columns of every call; what others have of the rest is added to `shared`.
+  void own_linears(const Batch& batch, const Operand& x, std::span<const LinearTask> calls,
+                   std::vector<SharedRows>& shared);
+  void make_hidden(int top_k, int width);
+  // Experts' sums of the rank's columns, left in those columns of y. What waits in `shared` to be
+  // exchanged goes along with the first of their rows.
   void own_expert_columns(const Batch& batch, const Moe& node, Rows<const float> logits,
-                          const Operand& x, Rows<float> y);
+                          const Operand& x, Rows<float> y, std::vector<SharedRows>& shared);
   void merge_marks(const Batch& batch);
   RankOf of() const { return {exchange_.rank(), exchange_.n_ranks()}; }
 
