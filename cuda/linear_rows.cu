@@ -257,12 +257,13 @@ __global__ void __launch_bounds__(32 * MaxWarps, R == 1 && MaxWarps <= 12 ? 3 : 
   leave(a.order);
 }
 
-// As integer_rows; shared f32 [n_segments][4 chains][R][32]. x is read as it lies: K a multiple of
-// 32 or the tail guarded. Padding columns have weight 0 and x 0, and are not added: a chain ends
-// where its columns do.
+// As integer_rows; shared f32 [n_segments][4 chains][R][32], then each warp's rows of two groups,
+// f32 [2][R][32]: lanes are outputs and all take the same column, so that four columns come with
+// one read. Padding columns have weight 0 and x 0, and are not added: a chain ends where its
+// columns do.
 template <Format F, int R, bool Slots>
 __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
-  extern __shared__ float sums[];
+  extern __shared__ __align__(16) float sums[];
   constexpr int kBlockBytes = block_bytes(F);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
   const int tile = blockIdx.x;
@@ -273,9 +274,12 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
   const std::uint8_t* blocks =
       rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * kBlockBytes;
+  float* const my_rows = sums + n_segments * 4 * R * 32 + warp * 2 * R * 32;
   const float* x[R];
 #pragma unroll
-  for (int r = 0; r < R; ++r) x[r] = a.x.x + static_cast<std::int64_t>(rows.in[r]) * a.x.x_stride;
+  for (int r = 0; r < R; ++r) {
+    x[r] = a.x.x + static_cast<std::int64_t>(rows.in[r]) * a.x.x_stride + lane;
+  }
 
   for (int segment = warp; segment < n_segments; segment += n_warps) {
     const int first = segment * kSegmentGroups;
@@ -286,6 +290,13 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) acc[r][t] = 0.0f;
     }
+    float next[R];
+    const auto ask = [&](int g) {
+      const bool in = g < last && g * kGroupCols + lane < a.n_cols;
+#pragma unroll
+      for (int r = 0; r < R; ++r) next[r] = in ? x[r][g * kGroupCols] : 0.0f;
+    };
+    ask(first);
     for (int g = first; g < last; ++g) {
       const std::uint8_t* block = blocks + static_cast<std::int64_t>(g) * kBlockBytes;
       float2 w[16];
@@ -294,17 +305,40 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
 #pragma unroll
         for (int t = 0; t < 4; ++t) w[i * 4 + t] = float_pair<F>(block, i, t, lane);
       }
-      const bool whole = (g + 1) * kGroupCols <= a.n_cols;
+      // Two groups' places take turns: a lane may still read the group before.
+      float* const here = my_rows + (g & 1) * R * 32;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int r = 0; r < R; ++r) here[r * 32 + lane] = next[r];
+      __syncwarp();
+      ask(g + 1);
+      const int columns = a.n_cols - g * kGroupCols;
+      if (columns >= kGroupCols) {
 #pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          const int k = g * kGroupCols + 8 * i + 2 * t;
+        for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int r = 0; r < R; ++r) {
-            if (whole || k < a.n_cols) acc[r][t] = fma_rn(w[i * 4 + t].x, x[r][k], acc[r][t]);
-            if (whole || k + 1 < a.n_cols) {
-              acc[r][t] = fma_rn(w[i * 4 + t].y, x[r][k + 1], acc[r][t]);
+            const auto* eight = reinterpret_cast<const float4*>(here + r * 32 + 8 * i);
+            const float4 low = eight[0], high = eight[1];
+            const float of[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (int t = 0; t < 4; ++t) {
+              acc[r][t] = fma_rn(w[i * 4 + t].x, of[2 * t], acc[r][t]);
+              acc[r][t] = fma_rn(w[i * 4 + t].y, of[2 * t + 1], acc[r][t]);
+            }
+          }
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int t = 0; t < 4; ++t) {
+            const int k = 8 * i + 2 * t;
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+              if (k < columns) acc[r][t] = fma_rn(w[i * 4 + t].x, here[r * 32 + k], acc[r][t]);
+              if (k + 1 < columns) {
+                acc[r][t] = fma_rn(w[i * 4 + t].y, here[r * 32 + k + 1], acc[r][t]);
+              }
             }
           }
         }
@@ -330,10 +364,15 @@ __global__ void __launch_bounds__(32 * kWarpsMax) float_rows(LinearArgs a) {
   leave(a.order);
 }
 
+constexpr std::size_t float_shared(int n_segments, int n_warps, int n_rows) {
+  return static_cast<std::size_t>(n_segments * 4 + n_warps * 2) * static_cast<std::size_t>(n_rows) *
+         32 * 4;
+}
+
 template <Format F, int R, bool Slots>
 void launch_float(const LinearArgs& a, const dim3& grid, int n_segments, cudaStream_t stream) {
   const int n_warps = std::clamp(n_segments, R >= 4 ? 4 : 2, kWarpsMax);
-  const std::size_t shared = static_cast<std::size_t>(n_segments) * R * 32 * 4 * 4;
+  const std::size_t shared = float_shared(n_segments, n_warps, R);
   allow_shared(float_rows<F, R, Slots>, shared);
   launch(float_rows<F, R, Slots>, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream,
          a);
@@ -382,10 +421,14 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
     return;
   }
   // Shared sums grow with rows and K; few rows a block always fit.
-  const bool long_rows = a.n_cols > (is_integer(F) ? 32768 : 8192);
+  const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
+  const auto fit = [&](int n_rows) {
+    return is_integer(F) ? a.n_cols <= 32768
+                         : float_shared(n_segments, kWarpsMax, n_rows) <= shared_limit();
+  };
   if (a.n_rows == 1) return launch_rows<F, 1, false>(a, stream);
-  if (a.n_rows == 2 || long_rows) return launch_rows<F, 2, false>(a, stream);
-  if (a.n_rows <= 4 || is_integer(F)) return launch_rows<F, 4, false>(a, stream);
+  if (a.n_rows == 2 || !fit(4)) return launch_rows<F, 2, false>(a, stream);
+  if (a.n_rows <= 4 || is_integer(F) || !fit(8)) return launch_rows<F, 4, false>(a, stream);
   if constexpr (!is_integer(F)) launch_rows<F, 8, false>(a, stream);
 }
 
