@@ -2,7 +2,9 @@
 // the others' mailboxes, says so, and takes what they have pushed into its own. Plain kernels, so
 // that they are captured with the rest, and graphs that the device launches may hold them.
 #include <algorithm>
-#include <cstdlib>
+#include <chrono>
+#include <thread>
+#include <type_traits>
 
 #include "core/base/error.h"
 #include "core/engine/ranks.h"
@@ -197,6 +199,7 @@ class PeerExchange final : public ThreadExchange {
       group_.memory[r] = *static_cast<const PeerMemory*>(meeting.post(r));
     }
     meeting.wait();
+    try_out();
   }
 
   const char* name() const override {
@@ -241,6 +244,32 @@ class PeerExchange final : public ThreadExchange {
   }
 
  private:
+  // Machines are known whose GPUs claim to reach each other, and whose stores are lost on the way.
+  void try_out() {
+    const int n_cols = kTileRows * group_.n_ranks;
+    const auto first = static_cast<std::ptrdiff_t>(kTileRows * group_.rank);
+    std::vector<float> own(static_cast<std::size_t>(n_cols)), got(own.size()), all(own.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(i + 1);
+    std::copy_n(all.begin() + first, kTileRows, own.begin() + first);
+    const std::uint64_t bytes = own.size() * sizeof(float);
+    auto* const row = static_cast<float*>(ops_.allocate(bytes, "a trial of the exchange"));
+    ops_.write(own.data(), bytes, row);
+    const SharedRows shared{{row, 1, n_cols}, kTileRows};
+    all_gather({&shared, 1});
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(kExchangeDeadlineMs);
+    while (cudaStreamQuery(ops_.stream()) == cudaErrorNotReady) {
+      if (std::chrono::steady_clock::now() > end) stop_->set();  // the kernel ends by that
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ops_.read(row, got);
+    if (got == all) return;
+    stop_->set();
+    throw Error(Exit::fault,
+                "the GPUs claim to reach each other's memory, but what one stores does not arrive "
+                "at the other: see `nvidia-smi topo -p2p w`, and whether an IOMMU is in the way");
+  }
+
   static std::int64_t floats_of(std::span<const SharedRows> shared) {
     std::int64_t n = 0;
     for (const SharedRows& s : shared) n += std::int64_t{s.rows.n_rows} * s.slice_cols;
