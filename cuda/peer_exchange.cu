@@ -154,6 +154,13 @@ PeerMailbox::PeerMailbox(int n_ranks, std::int64_t capacity) {
   check(cudaMemset(counters_.get(), 0, (n + 1) * (kPeerBlocks + 1) * sizeof(unsigned)),
         "clearing an exchange's flags");
   check(cudaDeviceSynchronize(), "clearing an exchange's flags");
+  // A kernel is loaded when it is first asked for, and loading may wait for all that runs: not for
+  // one that waits for another rank.
+  const auto load = [](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel), "loading an exchange's kernels");
+  };
+  load(exchange_rows<4>), load(exchange_rows<1>), load(exchange_marks);
   memory = {rows_.get(), marks_.get(), counters_.get(), counters_.get() + n * (kPeerBlocks + 1)};
 }
 
