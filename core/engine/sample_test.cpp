@@ -348,6 +348,33 @@ TEST_CASE("sample: scripted drafts of a reply that a stop id ends change nothing
   }
 }
 
+TEST_CASE("sample: scripted drafts are made where their rate pays") {
+  // A draft costs 0.45 of an ordinary round: 0.7 tokens for it are worth it, 0.3 are not.
+  CostTable table;
+  for (int r = 1; r <= kCostRowsMax; ++r) {
+    table.window_ns[static_cast<std::size_t>(r)] = 1'000'000 + 370'000 * (r - 1);
+  }
+  table.level_ns = 80'000;
+  EngineOptions options = options_of();
+  options.cost_table = testing::scratch_folder() + "/scripted-costs.json";
+  std::ofstream(options.cost_table) << table.json() << '\n';
+  const auto engine = Engine::open(sample_package(), options);
+  const auto sequence = engine->new_sequence();
+  const auto prompts = testing::read_real30(sample_package());
+  const auto tokens_a_pass = [&](double rate) {
+    Request request = request_of(prompts[0], 200, {DraftOptions::Source::off, -1});
+    const Answer plain = answer(*engine, *sequence, request);
+    request.script = std::make_shared<Script>(Script{plain.ids, rate, 5});
+    request.draft = {DraftOptions::Source::mtp, -1};
+    Reply reply;
+    CHECK(answer(*engine, *sequence, request, &reply) == plain);
+    return static_cast<double>(plain.ids.size()) / static_cast<double>(reply.counters.target);
+  };
+  const double often = tokens_a_pass(0.7), seldom = tokens_a_pass(0.3);
+  CHECK(often > 1.5);
+  CHECK(seldom < 1.2);
+}
+
 TEST_CASE("sample: counters repeat exactly, given a cost table") {
   const Package& package = sample_package();
   EngineOptions options = options_of();

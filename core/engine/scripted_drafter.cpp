@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/base/error.h"
 #include "core/engine/ruled_drafter.h"
@@ -51,15 +52,16 @@ class ScriptedDrafter final : public RuledDrafter {
     if (plan.block) {
       max_drafts = std::min(max_drafts, most_of_blocks_[static_cast<std::size_t>(*plan.block)]);
     }
-    const auto rate = static_cast<float>(script_.rate);
+    // The probability under the head that the rule takes for this chance (depth_rule.h).
+    const auto probability = static_cast<float>(std::sqrt(script_.rate));
     float product = 1.0f;
     for (std::size_t at = known.size() - n_prompt_; static_cast<int>(chain_.size()) < max_drafts;
          ++at) {
       if (rule() && !plan.block && !chain_goes_on(product, plan.go_on[chain_.size()])) break;
       const int right = at < script_.reply_ids.size() ? script_.reply_ids[at] : 0;
       const bool is_right = uniform(script_.seed, at) < script_.rate;
-      chain_.push_back({is_right ? right : (right + 1) % n_vocab_, rate});
-      product *= rate;
+      chain_.push_back({is_right ? right : (right + 1) % n_vocab_, probability});
+      product *= probability;
     }
     if (!has_source) {
       plan.max_levels = 0;

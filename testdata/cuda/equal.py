@@ -8,7 +8,7 @@
 Every golden's prompt (as ids), real30's last user turn (through the chat template), greedy and at a
 temperature with filters; on the GPU without drafts, with the depth rule, and in turn (or all, with
 --all) with seven drafts, in chunks of 1 to 512, with short windows, without captured graphs. Prints
-a line and exits with 1 if any two files differ, or if a control does not: the CPU's float32
+lines as it goes, and exits with 1 if any two files differ, or if a control does not: the CPU's float32
 attention cache, which rounds otherwise.
 Source of the prompts: testdata/sample-model/goldens, testdata/prompts. Python's own library alone.
 """
@@ -100,21 +100,28 @@ def main():
                          for way in ways]
             jobs.append(((name, "control"), "cpu", [*prompt, *SAMPLINGS[0], "--device", "cpu",
                                                     "--draft", "off", "--kv", "f32"]))
+        reference = {}  # a key's first job is the CPU's
+        n_compared = n_different = 0
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            digests = list(pool.map(lambda job: digest(job[0][0], job[2]), jobs))
-    reference = {key: sha256 for (key, what, _), sha256 in zip(jobs, digests) if what == "cpu"}
-    different = [(key, what, sha256) for (key, what, _), sha256 in zip(jobs, digests)
-                 if sha256 != reference[key]]
-    for key, what, sha256 in different:
-        print(f"DIFFERENT {key[0]}, {key[1]}, {what}: {sha256}, on the CPU {reference[key]}")
+            answers = pool.map(lambda job: digest(job[0][0], job[2]), jobs)
+            for (key, what, _), sha256 in zip(jobs, answers):
+                if what == "cpu":
+                    reference[key] = sha256
+                    continue
+                n_compared += 1
+                if sha256 != reference[key]:
+                    n_different += 1
+                    print(f"DIFFERENT {key[0]}, {key[1]}, {what}: {sha256}, on the CPU "
+                          f"{reference[key]}", flush=True)
+                if n_compared % 50 == 0:  # who is cut short has seen so many
+                    print(f"{n_compared - n_different} of {n_compared} equal so far", flush=True)
     blind = [name for name, _ in chosen
              if reference[name, "control"] == reference[name, " ".join(SAMPLINGS[0])]]
     for name in blind:
         print(f"BLIND {name}: another arithmetic gave the same logits file")
-    n_compared = sum(what != "cpu" for _, what, _ in jobs)
-    print(f"{n_compared - len(different)} of {n_compared} logits files of the GPU equal the CPU's; "
+    print(f"{n_compared - n_different} of {n_compared} logits files of the GPU equal the CPU's; "
           f"{len(chosen) - len(blind)} of {len(chosen)} controls differ")
-    return 1 if different or blind or not n_compared else 0
+    return 1 if n_different or blind or not n_compared else 0
 
 
 sys.exit(main())
