@@ -199,6 +199,11 @@ std::optional<Receipt> ReceiptReader::next() {
       }
       has_held_ = true;
       break;
+    } else if (held_.starts_with(kBodyStart)) {
+      throw Failure(Status::malformed, here(fmt::format(": another receipt; of a pack name one, as "
+                                                        "{}#1",
+                                                        receipt.what)
+                                                .c_str()));
     } else {
       throw Failure(Status::malformed, here(": neither attachment nor signature"));
     }
