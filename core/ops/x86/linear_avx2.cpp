@@ -48,7 +48,7 @@ void q8_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, f
     }
     for (int group = 0; group < n_groups; ++group) {
       const std::byte* block = blocks + group * block_bytes(Format::q8);
-      if (stream && e0 == 0) prefetch_block<block_bytes(Format::q8)>(block);
+      if (stream && e0 == 0) prefetch(block + kPrefetch + 1024);
       __m256i dot[kEightsAtOnce][kRows];
       for (auto& of_eight : dot) {
         for (auto& v : of_eight) v = _mm256_setzero_si256();
@@ -57,6 +57,10 @@ void q8_segment(const std::byte* blocks, int n_groups, const IntegerRow* rows, f
       for (int word = 0; word < 8; ++word) {  // word = 4 * (slot / 4) + lane
         const int t = word & 3;
         const std::byte* plane = block + word * 128;
+        if (stream && e0 == 0) {  // line by line: a block's lines at once would wait for buffers
+          prefetch(plane + kPrefetch);
+          prefetch(plane + kPrefetch + 64);
+        }
         __m256i w[kEightsAtOnce], magnitude[kEightsAtOnce];
         for (int e = 0; e < kEightsAtOnce; ++e) {
           w[e] = load(plane + ((e0 + e) ^ t) * 32);
