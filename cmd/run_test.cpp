@@ -356,6 +356,14 @@ TEST_CASE("any number of ranks leaves the same logit file, and its receipt says 
   for (const std::string n : {"1", "2", "4"}) {
     CHECK(logits({"--device", "cpu:" + n, "--draft", "mtp", "--drafts", "5", kCount}) == plain);
     CHECK(file_bytes(receipt).find("\"ranks\":" + n + ",") != std::string::npos);
+    const Ended shown = run_bolt(home, {"receipt", "show", receipt});
+    CHECK((shown.out.find(" on cpu ") != std::string::npos));
+    CHECK((shown.out.find(", " + n + " ranks\n") != std::string::npos) == (n != "1"));
+  }
+  // A rank has a thread, also where fewer were asked for.
+  for (const auto& [asked, n] : {std::pair("1", "4"), std::pair("4", "4"), std::pair("5", "5")}) {
+    (void)logits({"--device", "cpu:4", "-t", asked, kCount});
+    CHECK(file_bytes(receipt).find("\"threads\":" + std::string(n) + "}") != std::string::npos);
   }
   // A run of two ranks, run again by one, is the run that the receipt says.
   (void)logits({"--device", "cpu:2", kCount});

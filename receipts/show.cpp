@@ -57,6 +57,8 @@ std::string build_line(const Value& body) {
   }
   if (body.find("device") != nullptr) {
     line += fmt::format(" on {} {}", body.string_at("device.kind"), text_at(body, "device.arch"));
+    if (const std::int64_t n = body.int_at("device.ranks"); n > 1)
+      line += fmt::format(", {} ranks", n);
   }
   return line;
 }

@@ -93,6 +93,12 @@ int resolve_pages(const Memory& memory, const EngineOptions& options, std::int64
   return static_cast<int>(std::max(each, std::min(wanted, fits)));
 }
 
+// Each of the CPU's ranks has at least one thread.
+int resolve_threads(const EngineOptions& options) {
+  const int n = options.n_threads > 0 ? options.n_threads : usable_cores();
+  return options.rank_devices.empty() ? std::max(n, options.n_ranks) : n;
+}
+
 Backend open_backend(const Package& package, const EngineOptions& options, int n_threads) {
   if (options.device >= 0) {
     Backend gpu = open_cuda(package.graph(), options.device, options.graphs);
@@ -133,7 +139,7 @@ class OpsEngine final : public Engine {
   OpsEngine(const Package& package, const EngineOptions& options)
       : package_(package),
         options_(options),
-        n_threads_(options.n_threads > 0 ? options.n_threads : usable_cores()),
+        n_threads_(resolve_threads(options)),
         ranks_(options.n_ranks > 1 ? open_ranks(package.graph(), options, n_threads_) : nullptr),
         backend_(ranks_ ? Backend{} : open_backend(package, options, n_threads_)),
         memory_(look_at_memory()),

@@ -103,11 +103,16 @@ struct Ranks::State {
   // Weights first: that takes as long as it takes. Then they meet.
   void open(const Graph& whole, const RankSetup& setup) {
     const int n_ranks = static_cast<int>(ranks.size());
-    for (int r = 0; r < n_ranks; ++r) {
-      threads.emplace_back([this, r, n_ranks, keep = !setup.on_device] {
-        if (keep) keep_to_node_share(r, n_ranks);
-        serve(r);
-      });
+    try {
+      for (int r = 0; r < n_ranks; ++r) {
+        threads.emplace_back([this, r, n_ranks, keep = !setup.on_device] {
+          if (keep) keep_to_node_share(r, n_ranks);
+          serve(r);
+        });
+      }
+    } catch (const std::exception& e) {
+      throw Error(Exit::fault, "starting " + std::to_string(n_ranks) + " ranks: " + e.what() +
+                                   "; ask for fewer with --device");
     }
     const auto load = [&](int r) {
       Rank& rank = at(r);

@@ -11,14 +11,16 @@
 
 namespace bolt {
 
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
 void HostOps::FreePages::operator()(std::byte* pages) const noexcept { munmap(pages, bytes); }
 
 void* HostOps::allocate(std::uint64_t bytes, const char* purpose) {
   require(bytes > 0, "an allocation has bytes");
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) {
-    throw Error(Exit::fault, std::string("memory: no ") + std::to_string(bytes >> 20) +
-                                 " MiB for " + purpose +
+    throw Error(Exit::fault, std::string("memory: no ") +
+                                 std::to_string((bytes + kMiB - 1) / kMiB) + " MiB for " + purpose +
                                  "; ask for less with --context, --parallel or --chunk");
   }
   memory_.emplace_back(static_cast<std::byte*>(pages), FreePages{bytes});
