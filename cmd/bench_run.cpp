@@ -311,8 +311,16 @@ void BenchRuns::measure_profiles() {
       }
       Engine& engine = sessions_[i]->engine();
       Sequence& sequence = *sequences_[i];
-      const Task reply = task_of(package, 0, mode);
-      Task prompt = reply;
+      // The first with a prompt worth the name, and the first that has a reply.
+      const std::vector<Task>& tasks = tasks_[package];
+      const auto first = [&](auto&& fits) {
+        const auto found = std::find_if(tasks.begin(), tasks.end(), fits);
+        return task_of(package,
+                       found == tasks.end() ? 0 : static_cast<std::size_t>(found - tasks.begin()),
+                       mode);
+      };
+      Task prompt = first([](const Task& task) { return task.prompt_ids.size() > 1; });
+      const Task reply = first([](const Task& task) { return task.max_new > 0; });
       sequence.reset();
       if (prompt.prompt_ids.size() > 1) {
         prompt.prompt_ids.pop_back();
@@ -322,9 +330,11 @@ void BenchRuns::measure_profiles() {
         profile.n_prompt = static_cast<std::int64_t>(prompt.prompt_ids.size());
       }
       engine.set_profile(&profile.decode);
-      const Reply said = sessions_[i]->rehearse(sequence, reply, interrupt_flag());
+      if (reply.max_new > 0) {
+        const Reply said = sessions_[i]->rehearse(sequence, reply, interrupt_flag());
+        profile.n_decoded = static_cast<std::int64_t>(said.ids.size());
+      }
       engine.set_profile(nullptr);
-      profile.n_decoded = static_cast<std::int64_t>(said.ids.size());
       profiles_.push_back(std::move(profile));
     }
   }

@@ -332,8 +332,10 @@ TEST_CASE("bench: -p, -n and -d as in llama-bench, scripted drafts, costs, forma
   CHECK(table.root().at("packages").items().at(0).at("dspark_pass_bytes").integer() > 5'000'000);
   CHECK(table.root().at("receipt_ms").number() > 0);
   const Ended plotted =
-      bench(home, home.file("plotted"), {"-p", "8", "-n", "4", "-r", "1", "--costs", "-o", "md"});
+      bench(home, home.file("plotted"),
+            {"-p", "8", "-n", "4", "-r", "1", "--costs", "--profile", "-o", "md"});
   CHECK(plotted.out.find("dspark: a pass for 7 drafts") != std::string::npos);
+  CHECK(plotted.out.find("4 tokens decoded, prompt of 7") != std::string::npos);
   // A depth's ids were there before.
   for (const auto& [cell, path] : files_by_cell(folder)) {
     const Value body = receipts::read_receipt(path).body;
