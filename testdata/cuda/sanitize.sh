@@ -4,7 +4,7 @@
 # usage: testdata/cuda/sanitize.sh BUILD_FOLDER [JOBS] [TOOLS...]   (memcheck racecheck initcheck)
 # Every test case runs in four parts, JOBS parts and runs at a time, each with a log of its own in
 # $SANITIZE_LOGS. $SANITIZE_CASES: an extended regular expression; only cases whose names match.
-# Prints a line a part; exit status 1 if any found an error or failed.
+# Prints a line a part as it ends; exit status 1 if any found an error or failed.
 set -u
 build=$(realpath "$1") jobs=${2:-4}
 shift $(($# < 2 ? $# : 2))
@@ -40,6 +40,5 @@ for tool in "${tools[@]}"; do
   for name in "${cases[@]}"; do
     for k in 0 1 2 3; do printf '%s\0' "suite $tool $k/4 '$name'"; done
   done
-done | xargs -0 -P "$jobs" -I{} bash -c '{}' >"$logs/summary"
-sort "$logs/summary"
+done | xargs -0 -P "$jobs" -I{} bash -c '{}' | tee "$logs/summary"
 [ -s "$logs/summary" ] && ! grep -qv 'status 0,' "$logs/summary"
