@@ -19,30 +19,13 @@
 
 #include "core/base/cpu.h"
 #include "core/base/error.h"
+#include "core/base/spin.h"
 
 namespace bolt {
 
 namespace {
 
 constexpr int kRunsPerThread = 6;  // so that a slow core leaves its share to the others
-// Before a thread sleeps: long enough for the serial step between two regions, short enough that a
-// shared core is soon free.
-constexpr std::chrono::microseconds kSpin{60};
-
-// Spins until `done()` or the time is over; says which.
-template <class Done>
-bool spin(std::chrono::microseconds limit, const Done& done) {
-  if (done()) return true;
-  if (limit.count() == 0) return false;
-  const auto end = std::chrono::steady_clock::now() + limit;
-  do {
-    for (int i = 0; i < 16; ++i) {
-      __builtin_ia32_pause();
-      if (done()) return true;
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
-}
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);

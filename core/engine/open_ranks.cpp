@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include "core/base/error.h"
 #include "core/ops/host.h"

@@ -14,12 +14,12 @@
 
 #include "core/base/cpu.h"
 #include "core/base/error.h"
+#include "core/base/spin.h"
 
 namespace bolt {
 namespace {
 
 constexpr std::chrono::milliseconds kNap{100};
-constexpr std::chrono::microseconds kSpin{60};  // as the thread pool's
 
 std::string message_of(const std::exception_ptr& failure) {
   try {
@@ -46,7 +46,7 @@ struct Ranks::State {
       : meeting(setup.n_ranks, setup.spins, setup.deadline_ms),
         deadline(setup.deadline_ms),
         watches(setup.on_device),
-        spins(setup.spins),
+        spin_time(setup.spins ? kSpin : std::chrono::microseconds{0}),
         ranks(static_cast<std::size_t>(setup.n_ranks)) {}
 
   ~State() {
@@ -64,7 +64,8 @@ struct Ranks::State {
     std::uint64_t done = 0;
     for (;;) {
       const std::function<void(int)>* work = nullptr;
-      spin_for([&] { return n_asked.load() != done; });  // calls of a round follow each other soon
+      // Calls of a round follow each other soon.
+      (void)spin(spin_time, [&] { return n_asked.load() != done; });
       {
         std::unique_lock<std::mutex> hold(lock);
         changed.wait(hold, [&] { return stop || n_asked != done; });
@@ -88,15 +89,6 @@ struct Ranks::State {
       some_failed = some_failed || failure || left_behind;
       --n_busy;
       if (n_busy == 0 || some_failed) finished.notify_all();
-    }
-  }
-
-  template <class Ready>
-  void spin_for(const Ready& ready) const {
-    if (!spins) return;
-    const auto end = std::chrono::steady_clock::now() + kSpin;
-    while (!ready() && std::chrono::steady_clock::now() < end) {
-      for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
     }
   }
 
@@ -206,7 +198,7 @@ struct Ranks::State {
   RankMeeting meeting;
   const std::chrono::milliseconds deadline;
   const bool watches;  // what hangs in a device does not meet, and misses no deadline there
-  const bool spins;
+  const std::chrono::microseconds spin_time;
   std::vector<Rank> ranks;
   std::optional<std::string> lost;
 

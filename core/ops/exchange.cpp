@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "core/base/error.h"
+#include "core/base/spin.h"
 #include "core/pack/rank_graph.h"
 
 namespace bolt {
@@ -19,7 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kSpin{60};  // as the thread pool's
 // A longer sleep than asked for by this much is the process's, not another rank's.
 constexpr std::chrono::milliseconds kNap{100}, kNapMost{200};
 
@@ -50,7 +50,7 @@ void HostMemory::write_marks(std::span<const std::uint8_t> from, std::uint8_t* m
 struct RankMeeting::State {
   int n_ranks = 1;
   std::chrono::milliseconds deadline{0};
-  std::chrono::microseconds spin{0};
+  std::chrono::microseconds spin_time{0};
   std::atomic<std::uint64_t> n_met{0};  // meetings that all have come to
   std::atomic<bool> abandoned{false};
   std::mutex lock;
@@ -64,7 +64,7 @@ RankMeeting::RankMeeting(int n_ranks, bool spins, int deadline_ms)
   require(n_ranks >= 1 && n_ranks <= kRanksMax, "there are ranks to meet");
   state_->n_ranks = n_ranks;
   state_->deadline = std::chrono::milliseconds(deadline_ms);
-  if (spins) state_->spin = kSpin;
+  if (spins) state_->spin_time = kSpin;
   state_->posts.resize(static_cast<std::size_t>(n_ranks));
 }
 RankMeeting::~RankMeeting() = default;
@@ -88,12 +88,7 @@ void RankMeeting::wait() {
   // A meeting that all came to counts, whatever happened since: so ranks that fail at the same
   // place all fail by themselves.
   const auto is_over = [&] { return s.n_met.load() != before || s.abandoned.load(); };
-  if (s.spin.count() > 0) {
-    const auto end = Clock::now() + s.spin;
-    while (!is_over() && Clock::now() < end) {
-      for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
-    }
-  }
+  (void)spin(s.spin_time, is_over);
   std::chrono::nanoseconds waited{0};
   std::unique_lock<std::mutex> hold(s.lock);
   while (!is_over()) {
