@@ -205,15 +205,9 @@ TEST_CASE("ranks: tiny models of every class of shapes") {
     for (const std::optional<Format> quant :
          {std::optional<Format>{},
           n_packages % 4 < 2 ? std::optional{Format::q8} : std::optional{Format::nvfp4}}) {
-      ConvertOptions convert_options;
-      convert_options.source = folder / "checkpoint";
-      convert_options.target = folder / ("tiny-" + std::to_string(n_packages++) + ".bolt");
-      convert_options.quant = quant;
-      convert_options.verify = false;
-      convert_options.n_threads = 1;
-      convert(convert_options);
       const auto package =
-          Package::open(convert_options.target, {.n_threads = 1, .use_hash_cache = false});
+          testing::converted(folder / "checkpoint",
+                             folder / ("tiny-" + std::to_string(n_packages++) + ".bolt"), quant);
       check_counts(*package,
                    std::string(shape.name) + ", " + (quant ? format_name(*quant) : "as it is"));
     }

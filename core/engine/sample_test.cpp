@@ -348,16 +348,22 @@ TEST_CASE("sample: scripted drafts of a reply that a stop id ends change nothing
   }
 }
 
-TEST_CASE("sample: scripted drafts are made where their rate pays") {
-  // A draft costs 0.45 of an ordinary round: 0.7 tokens for it are worth it, 0.3 are not.
+// A cost table in which each row after the first costs row_ns, the first a million.
+std::string cost_file(const std::string& name, std::int64_t row_ns, std::int64_t level_ns) {
   CostTable table;
   for (int r = 1; r <= kCostRowsMax; ++r) {
-    table.window_ns[static_cast<std::size_t>(r)] = 1'000'000 + 370'000 * (r - 1);
+    table.window_ns[static_cast<std::size_t>(r)] = 1'000'000 + row_ns * (r - 1);
   }
-  table.level_ns = 80'000;
+  table.level_ns = level_ns;
+  const std::string path = testing::scratch_folder() + "/" + name;
+  std::ofstream(path) << table.json() << '\n';
+  return path;
+}
+
+TEST_CASE("sample: scripted drafts are made where their rate pays") {
+  // A draft costs 0.45 of an ordinary round: 0.7 tokens for it are worth it, 0.3 are not.
   EngineOptions options = options_of();
-  options.cost_table = testing::scratch_folder() + "/scripted-costs.json";
-  std::ofstream(options.cost_table) << table.json() << '\n';
+  options.cost_table = cost_file("scripted-costs.json", 370'000, 80'000);
   const auto engine = Engine::open(sample_package(), options);
   const auto sequence = engine->new_sequence();
   const auto prompts = testing::read_real30(sample_package());
@@ -404,13 +410,7 @@ TEST_CASE("sample: counters repeat exactly, given a cost table") {
   CHECK(first == counters());
 
   // With a table that is given, they are the same on every machine: whatever their processors.
-  CostTable table;
-  for (int r = 1; r <= kCostRowsMax; ++r) {
-    table.window_ns[static_cast<std::size_t>(r)] = 1'000'000 + 90'000 * (r - 1);
-  }
-  table.level_ns = 120'000;
-  options.cost_table = testing::scratch_folder() + "/given-costs.json";
-  std::ofstream(options.cost_table) << table.json() << '\n';
+  options.cost_table = cost_file("given-costs.json", 90'000, 120'000);
   const std::vector<std::int64_t> given = counters();
   std::string text;
   for (const std::int64_t n : given) text += std::to_string(n) + ' ';

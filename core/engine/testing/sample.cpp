@@ -58,18 +58,25 @@ const std::string& scratch_folder() {
   return scratch.path;
 }
 
+std::unique_ptr<Package> converted(const std::string& checkpoint, const std::string& target,
+                                   std::optional<Format> quant) {
+  ConvertOptions options;
+  options.source = checkpoint;
+  options.target = target;
+  options.quant = quant;
+  options.verify = false;  // the conversion's own tests do
+  options.n_threads = 1;
+  convert(options);
+  return Package::open(target, {.n_threads = 1, .use_hash_cache = false});
+}
+
 const Package& sample_package(std::optional<Format> quant) {
   static std::map<int, std::unique_ptr<Package>> packages;
   std::unique_ptr<Package>& package = packages[quant ? static_cast<int>(*quant) : -1];
   if (!package) {
-    ConvertOptions options;
-    options.source = kTestdata + "sample-model";
-    options.target = scratch_folder() + "/sample-" + std::to_string(packages.size()) + ".bolt";
-    options.quant = quant;
-    options.verify = false;  // the conversion's own tests do
-    options.n_threads = 1;
-    convert(options);
-    package = Package::open(options.target, {.n_threads = 1, .use_hash_cache = false});
+    package =
+        converted(kTestdata + "sample-model",
+                  scratch_folder() + "/sample-" + std::to_string(packages.size()) + ".bolt", quant);
   }
   return *package;
 }

@@ -23,6 +23,10 @@ const Package& sample_package(std::optional<Format> quant = std::nullopt);
 // quant: of the drafters' linears.
 const Package& drafted_package(std::optional<Format> quant = {});
 
+// A checkpoint as a package at `target`, in its own precision or quantised.
+std::unique_ptr<Package> converted(const std::string& checkpoint, const std::string& target,
+                                   std::optional<Format> quant);
+
 // Where the engines under test run: the CPU (-1), or the GPU that BOLT_TEST_DEVICE names. Answers
 // they are compared with are the CPU's in either case.
 int test_device();
