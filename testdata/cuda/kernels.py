@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Where the time of one decoding pass goes, kernel by kernel, as NVIDIA's ncu sees it.
+"""Where the time of one pass goes, kernel by kernel, as NVIDIA's ncu sees it.
 
-    testdata/cuda/kernels.py BOLT PACKAGE [--ncu PATH]
-    testdata/cuda/kernels.py --csv FILE               of what `ncu --csv` has printed before
+    testdata/cuda/kernels.py BOLT PACKAGE [--ncu PATH]                a token's
+    testdata/cuda/kernels.py BOLT PACKAGE --prompt FILE [--ncu PATH]  a prompt chunk's, of several
+    testdata/cuda/kernels.py --csv FILE         of what `ncu --csv` has printed before
 
-Runs `bolt run --no-graphs --draft off` under ncu and prints, of its last whole pass, each kernel's
-launches, their time and share. Every kernel is timed alone: in a pass they overlap, so their sum is
+Runs `bolt run --no-graphs --draft off` under ncu and prints, of its last pass that another follows,
+each kernel's launches, their time and share. Every kernel is timed alone: in a pass they overlap, so their sum is
 more than the pass takes. Python's own library alone.
 """
 import argparse
@@ -36,6 +37,7 @@ def main():
     parser.add_argument("bolt", nargs="?")
     parser.add_argument("package", nargs="?")
     parser.add_argument("--ncu", default="ncu")
+    parser.add_argument("--prompt")
     parser.add_argument("--csv")
     args = parser.parse_args()
     if args.csv:
@@ -44,8 +46,9 @@ def main():
     elif args.package:
         command = [args.ncu, "--clock-control", "none", "--cache-control", "none", "--csv",
                    "--metrics", "gpu__time_duration.sum", args.bolt, "run", "-q", "-m", args.package,
-                   "--device", "cuda", "--no-graphs", "--draft", "off", "--ignore-eos", "-n", "4",
-                   "-c", "2048", "-p", "Count."]
+                   "--device", "cuda", "--no-graphs", "--draft", "off", "--ignore-eos"]
+        command += ["-c", "16384", "-n", "1", "-f", args.prompt] if args.prompt else [
+            "-c", "2048", "-n", "4", "-p", "Count."]
         run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         text = run.stdout
         if run.returncode != 0:
@@ -56,7 +59,7 @@ def main():
     # A pass begins with its embedding.
     starts = [i for i, (name, _, _) in enumerate(sequence) if name.startswith("embed")]
     if len(starts) < 2:
-        sys.exit("no whole pass among the kernels")
+        sys.exit("no whole pass among the kernels: a prompt must take several chunks")
     kernels = collections.defaultdict(list)
     for name, grid, time in sequence[starts[-2]:starts[-1]]:
         kernels[name, grid].append(time)
