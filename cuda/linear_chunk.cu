@@ -1,7 +1,8 @@
 // Linear layers for prompt chunks (arithmetic.md §4). A block owns 128 outputs (four tiles) and up
-// to 8 * NN * WC rows; a warp owns one tile and 8 * NN of the rows, all of K. Codes come through a
-// queue of stages in shared memory, two groups each; a segment's sums stay in registers, the totals
-// in shared memory, where only the thread that owns them touches them.
+// to 64 rows; a warp owns one tile and all of the rows and of K. Codes come through a queue of
+// stages in shared memory, two groups each; a segment's sums stay in registers, the totals in
+// shared memory, where only the thread that owns them touches them. Blocks are small, so that those
+// of a multiprocessor drift apart: while one waits at a stage's end, the others sum.
 //
 // Inside a warp, lane 4g + t holds outputs 4g..4g+3 of its tile for rows 2t, 2t + 1 of each block
 // of eight, as in linear_mma.cu.
@@ -14,7 +15,8 @@
 namespace bolt::cuda {
 namespace {
 
-constexpr int kBlockTiles = 4;  // of a block: one a warp along the outputs
+constexpr int kBlockTiles = 4;  // of a block: one a warp
+constexpr int kResident = 3;    // blocks of a multiprocessor
 
 // quantize_group for four rows at once: lane 4g + t has columns 4g..4g+3 of the group of its own
 // row, `out`, -1 for none.
@@ -135,12 +137,12 @@ struct Fragment<Format::q8> {
     for (int i = 0; i < 4; ++i) base[i] = mul_rn(-kSumBase, scale[i]);
   }
   BOLT_DEV void dot(int m, uint2 b, Dots& dots) const { mma_sum_k32(dots.d, codes[m], b); }
-  BOLT_DEV void add(int m, const Dots& dots, float2 sa, float (&acc)[4][2]) const {
+  BOLT_DEV void add(int m, const Dots& dots, float sa0, float sa1, float (&acc)[4][2]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int o = 2 * m + (i >> 1);
       const float term = fma_rn(__int_as_float(dots.d[i]), scale[o], base[o]);
-      acc[o][i & 1] = fma_rn(term, i & 1 ? sa.y : sa.x, acc[o][i & 1]);
+      acc[o][i & 1] = fma_rn(term, i & 1 ? sa1 : sa0, acc[o][i & 1]);
     }
   }
   BOLT_DEV static const std::int8_t* rows(const QuantView& x) { return x.slots; }
@@ -190,37 +192,42 @@ struct Fragment<Format::nvfp4> {
     mma_sum_k16(dots.d0, half0[m], b.x);
     mma_sum_k16(dots.d1, half1[m], b.y);
   }
-  BOLT_DEV void add(int m, const Dots& dots, float2 sa, float (&acc)[4][2]) const {
+  BOLT_DEV void add(int m, const Dots& dots, float sa0, float sa1, float (&acc)[4][2]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int o = 2 * m + (i >> 1);
       const float first = fma_rn(__int_as_float(dots.d0[i]), scale0[o], base0[o]);  // exact
       const float second = add_rn(__int_as_float(dots.d1[i]), -kSumBase);           // exact
-      acc[o][i & 1] = fma_rn(fma_rn(second, scale1[o], first), i & 1 ? sa.y : sa.x, acc[o][i & 1]);
+      acc[o][i & 1] = fma_rn(fma_rn(second, scale1[o], first), i & 1 ? sa1 : sa0, acc[o][i & 1]);
     }
   }
   BOLT_DEV static const std::int8_t* rows(const QuantView& x) { return x.halves; }
 };
 
-// What a block works on at once. A stage in shared memory is [tile][group] blocks, [group][row]
-// codes, [group][row] scales; G divides kSegmentGroups, so that no stage crosses a segment.
-template <Format F_, int NN_, int WC_, int G_, int Stages_>
+// What a block works on at once: NN blocks of eight rows. A stage in shared memory is [tile][group]
+// blocks, [group][row] codes, [group][row] scales; G divides kSegmentGroups, so that no stage
+// crosses a segment.
+template <Format F_, int NN_>
 struct Shape {
   static constexpr Format F = F_;
-  static constexpr int NN = NN_;  // blocks of eight rows a warp
-  static constexpr int WC = WC_;  // warps along the rows
-  static constexpr int G = G_;    // groups a stage
-  static constexpr int Stages = Stages_;
-  static constexpr int kRows = 8 * NN * WC, kThreads = 32 * kBlockTiles * WC;
+  static constexpr int NN = NN_;
+  static constexpr int G = 2;  // groups a stage
+  static constexpr int Stages = 3;
+  static constexpr int kRows = 8 * NN, kThreads = 32 * kBlockTiles;
   static constexpr int kBlock = block_bytes(F);
   static constexpr int kRowCodes = kBlockTiles * G * kBlock;
   static constexpr int kRowScales = kRowCodes + G * kRows * kGroupCols;
-  static constexpr int kStage = kRowScales + G * kRows * 4;
+  // Scales of two blocks of eight rows lie together, so that one load gives a lane its four.
+  static constexpr int kScaleRows = (NN + 1) / 2 * 16;
+  static constexpr int kStage = kRowScales + G * kScaleRows * 4;
+  BOLT_DEV static constexpr int scale_place(int row) {
+    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+  }
   static constexpr int shared_bytes() {
     return Stages * kStage + kRows * kBlockTiles * kTileRows * 4;
   }
   template <int N>
-  using WithNN = Shape<F, N, WC, G, Stages>;
+  using WithNN = Shape<F, N>;
 };
 
 // A thread's part in copying stages. Offsets stay, the bases move on: they are the same for all
@@ -254,42 +261,33 @@ struct StageCopies {
     code_to = pinned(S::kRowCodes + row * kGroupCols + half * 16);
     scale_base = reinterpret_cast<const std::uint8_t*>(a.x.scale);
     scale_at = pinned((first_group + half) * 4);
-    scale_to = pinned(S::kRowScales + (half * S::kRows + row) * 4);
+    scale_to = pinned(S::kRowScales + (half * S::kScaleRows + S::scale_place(row)) * 4);
   }
 
-  // Groups past the last are zeros, whose sums change nothing.
-  template <bool Whole>
-  BOLT_DEV void copy(unsigned char* stage) const {
+  // Part `u` of the copies of a stage, which its G parts make whole: groups past the last are
+  // zeros, whose sums change nothing. Apart, so that they stand between sums: all at once they fill
+  // the queue that the sums' own loads wait in.
+  BOLT_DEV void part(unsigned char* stage, int u) const {
     constexpr int kTileThreads = S::kThreads / kBlockTiles;
     constexpr int kTileChunks = S::G * S::kBlock / 16;
     const int thread = threadIdx.x, at = thread % kTileThreads;
 #pragma unroll
-    for (int i = 0; i < (kTileChunks + kTileThreads - 1) / kTileThreads; ++i) {
+    for (int i = u; i < (kTileChunks + kTileThreads - 1) / kTileThreads; i += S::G) {
       const int chunk = at + i * kTileThreads;
       if ((i + 1) * kTileThreads > kTileChunks && chunk >= kTileChunks) break;
       copy_16(stage + block_to + i * kTileThreads * 16,
               block_base + block_at + i * kTileThreads * 16,
-              Whole || chunk * 16 < left * S::kBlock ? 16 : 0);
+              chunk * 16 < left * S::kBlock ? 16 : 0);
     }
     if (!copies_row) return;
-#pragma unroll
-    for (int u = 0; u < S::G; ++u) {
-      copy_16(stage + code_to + u * S::kRows * kGroupCols, code_base + code_at + u * kGroupCols,
-              Whole || u < left ? 16 : 0);
-    }
-#pragma unroll
-    for (int u = 0; u < S::G; u += 2) {
-      copy_4(stage + scale_to + u * S::kRows * 4, scale_base + scale_at + u * 4,
-             Whole || u + (thread & 1) < left ? 4 : 0);
+    copy_16(stage + code_to + u * S::kRows * kGroupCols, code_base + code_at + u * kGroupCols,
+            u < left ? 16 : 0);
+    if (u % 2 == 0) {
+      copy_4(stage + scale_to + u * S::kScaleRows * 4, scale_base + scale_at + u * 4,
+             u + (thread & 1) < left ? 4 : 0);
     }
   }
-
-  BOLT_DEV void next(unsigned char* stage) {
-    if (left >= S::G) {
-      copy<true>(stage);
-    } else if (left > 0) {
-      copy<false>(stage);
-    }
+  BOLT_DEV void next() {
     copies_commit();
     block_base += S::G * S::kBlock;
     code_base += S::G * kGroupCols;
@@ -304,7 +302,7 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
                         unsigned char* shared) {
   constexpr int NN = S::NN, kThreads = S::kThreads;
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int g = lane >> 2, t = lane & 3, warp_tile = warp & 3, warp_rows = (warp >> 2) * 8 * NN;
+  const int g = lane >> 2, t = lane & 3, warp_tile = warp;
   const int n_groups = a.n_groups, n_stages = (n_groups + S::G - 1) / S::G;
 
   float4* totals = reinterpret_cast<float4*>(shared + S::Stages * S::kStage) + thread;
@@ -317,21 +315,25 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
   }
   StageCopies<S> copies(a, places, first_tile);
 #pragma unroll
-  for (int s = 0; s < S::Stages - 1; ++s) copies.next(shared + s * S::kStage);
+  for (int s = 0; s < S::Stages - 1; ++s) {
+#pragma unroll
+    for (int u = 0; u < S::G; ++u) copies.part(shared + s * S::kStage, u);
+    copies.next();
+  }
 
   const std::uint32_t words_at =
       pinned(warp_tile * S::G * S::kBlock + t * 128 + ((g ^ (2 * t)) << 4));
   const std::uint32_t word_scales_at =
       pinned(warp_tile * S::G * S::kBlock + Fragment<S::F>::kScales + g * 8);
-  const std::uint32_t codes_at = pinned(S::kRowCodes + (warp_rows + g) * kGroupCols + t * 8);
-  const std::uint32_t scales_at = pinned(S::kRowScales + (warp_rows + 2 * t) * 4);
+  const std::uint32_t codes_at = pinned(S::kRowCodes + g * kGroupCols + t * 8);
+  const std::uint32_t scales_at = pinned(S::kRowScales + 4 * t * 4);
   const Constants known(n_groups);
   int slot = 0, load_slot = S::Stages - 1;
 #pragma unroll 1
   for (int s = 0; s < n_stages; ++s) {
     copies_wait<S::Stages - 2>();
     __syncthreads();  // everyone's copies of this stage are here, and the one before is read
-    copies.next(shared + load_slot * S::kStage);
+    unsigned char* later = shared + load_slot * S::kStage;
     load_slot = slot;
     const unsigned char* stage = shared + slot * S::kStage;
     slot = slot + 1 == S::Stages ? 0 : slot + 1;
@@ -340,12 +342,14 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
       Fragment<S::F> weights;
       weights.load(stage + words_at + u * S::kBlock, stage + word_scales_at + u * S::kBlock, known);
       const unsigned char* codes = stage + codes_at + u * S::kRows * kGroupCols;
-      const unsigned char* scales = stage + scales_at + u * S::kRows * 4;
+      const unsigned char* scales = stage + scales_at + u * S::kScaleRows * 4;
       // The products of step j + 1 are under way while step j's are scaled; a step is one pair of
       // outputs and eight rows.
       typename Fragment<S::F>::Dots dots[2];
       uint2 b = *reinterpret_cast<const uint2*>(codes);
       weights.dot(0, b, dots[0]);
+      copies.part(later, u);
+      float4 sa;
 #pragma unroll
       for (int j = 0; j < 2 * NN; ++j) {
         const int n = j >> 1, m = j & 1;
@@ -353,10 +357,11 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
           if (m == 1) b = *reinterpret_cast<const uint2*>(codes + (n + 1) * 8 * kGroupCols);
           weights.dot((j + 1) & 1, b, dots[(j + 1) & 1]);
         }
-        const float2 sa = *reinterpret_cast<const float2*>(scales + n * 8 * 4);
-        weights.add(m, dots[j & 1], sa, acc[n]);
+        if (j % 4 == 0) sa = *reinterpret_cast<const float4*>(scales + n * 8 * 4);
+        weights.add(m, dots[j & 1], n % 2 == 0 ? sa.x : sa.z, n % 2 == 0 ? sa.y : sa.w, acc[n]);
       }
     }
+    copies.next();
     if (s % (kSegmentGroups / S::G) == kSegmentGroups / S::G - 1 || s == n_stages - 1) {
 #pragma unroll
       for (int n = 0; n < NN; ++n) {
@@ -376,7 +381,7 @@ BOLT_DEV void sum_block(const LinearArgs& a, const Places<Slots>& places, int fi
   if (first_tile + warp_tile >= n_tiles(a.n_out)) return;
 #pragma unroll 1
   for (int i = 0; i < 2 * NN; ++i) {
-    const int place = warp_rows + (i >> 1) * 8 + 2 * t + (i & 1);
+    const int place = (i >> 1) * 8 + 2 * t + (i & 1);
     finish_row(a, totals[i * kThreads], places, place, first_tile + warp_tile, lane);
   }
 }
@@ -400,56 +405,37 @@ BOLT_DEV bool sum_narrow(const LinearArgs& a, const Places<Slots>& places, int f
 
 // Grid (row blocks, tiles / 4), or for slots (tiles / 4, slots): blocks that run together share the
 // larger of weights and rows. A slot with few live places takes a narrower form.
-template <class S, int Resident, bool Slots>
-__global__ void __launch_bounds__(S::kThreads, Resident) integer_chunk(LinearArgs a) {
+template <class S, bool Slots>
+__global__ void __launch_bounds__(S::kThreads, kResident) integer_chunk(LinearArgs a) {
   extern __shared__ __align__(16) unsigned char chunk_shared[];
   enter(a.order);
   wait_for_rows(a.order);
   Places<Slots> places;
   const int first_tile = kBlockTiles * (Slots ? blockIdx.x : blockIdx.y);
   if (places.find(a, Slots ? blockIdx.y : blockIdx.x, S::kRows)) {
-    if (!Slots || !sum_narrow<S, 2, 3, 4, 5, 6>(a, places, first_tile, chunk_shared)) {
+    if (!Slots || !sum_narrow<S, 2, 3, 4, 5, 6, 7>(a, places, first_tile, chunk_shared)) {
       sum_block<S>(a, places, first_tile, chunk_shared);
     }
   }
   leave(a.order);
 }
 
-template <class S, int Resident, bool Slots>
+template <class S, bool Slots>
 void launch_integer(const LinearArgs& a, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>((n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles);
   const dim3 grid = Slots
                         ? dim3(tiles, static_cast<unsigned>(a.max_slots))
                         : dim3(static_cast<unsigned>((a.n_rows + S::kRows - 1) / S::kRows), tiles);
-  const auto kernel = integer_chunk<S, Resident, Slots>;
+  const auto kernel = integer_chunk<S, Slots>;
   allow_shared(kernel, S::shared_bytes());
   launch(kernel, grid, dim3(S::kThreads), S::shared_bytes(), stream, a);
 }
 
-// Plain calls: the shape whose busiest multiprocessor has the fewest rows to sum. Wide blocks read
-// least from the L2 cache; narrow ones spread small matrices evenly.
-template <Format F>
-void launch_plain(const LinearArgs& a, cudaStream_t stream) {
-  const int n_sms = n_multiprocessors();
-  const auto tiles = (n_tiles(a.n_out) + kBlockTiles - 1) / kBlockTiles;
-  const auto cost = [&](int rows, int percent) {
-    const std::int64_t blocks = static_cast<std::int64_t>(tiles) * ((a.n_rows + rows - 1) / rows);
-    return (blocks + n_sms - 1) / n_sms * rows * percent;
-  };
-  using Wide = Shape<F, 8, 3, 4, 2>;
-  const std::int64_t narrow = cost(64, 120), middle = cost(128, 108);
-  const std::int64_t wide = shared_limit() >= Wide::shared_bytes() ? cost(192, 100) : INT64_MAX;
-  if (wide <= narrow && wide <= middle) return launch_integer<Wide, 1, false>(a, stream);
-  if (middle <= narrow) return launch_integer<Shape<F, 8, 2, 2, 2>, 2, false>(a, stream);
-  launch_integer<Shape<F, 8, 1, 2, 3>, 3, false>(a, stream);
-}
-
 template <Format F>
 void launch_format(const LinearArgs& a, cudaStream_t stream) {
-  if (a.slot_expert == nullptr) return launch_plain<F>(a, stream);
-  if (a.slot_rows == 32) return launch_integer<Shape<F, 4, 1, 2, 3>, 3, true>(a, stream);
-  if (a.slot_rows == 64) return launch_integer<Shape<F, 8, 1, 2, 3>, 3, true>(a, stream);
-  launch_integer<Shape<F, 8, 2, 2, 2>, 2, true>(a, stream);
+  if (a.slot_expert == nullptr) return launch_integer<Shape<F, 8>, false>(a, stream);
+  if (a.slot_rows == 32) return launch_integer<Shape<F, 4>, true>(a, stream);
+  launch_integer<Shape<F, 8>, true>(a, stream);
 }
 
 }  // namespace
@@ -465,9 +451,9 @@ int n_multiprocessors() {
   return n;
 }
 
-bool chunk_serves(const LinearArgs& a, Format format) {
+bool chunk_serves(const LinearArgs& a) {
   if (a.slot_expert == nullptr) return a.n_rows > 32;
-  return a.slot_rows == 32 || a.slot_rows == 64 || (is_integer(format) && a.slot_rows == 128);
+  return a.slot_rows == 32 || a.slot_rows == 64;
 }
 
 void launch_linear_chunk(const LinearArgs& args, Format format, cudaStream_t stream) {

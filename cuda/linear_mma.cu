@@ -272,7 +272,7 @@ void launch_linear_mma(const LinearArgs& args, Format format, cudaStream_t strea
 
 void launch_linear(const LinearArgs& args, Format format, cudaStream_t stream) {
   if (is_block(format)) return launch_linear_blocks(args, format, stream);
-  if (chunk_serves(args, format)) return launch_linear_chunk(args, format, stream);
+  if (chunk_serves(args)) return launch_linear_chunk(args, format, stream);
   const bool many = (args.slot_expert != nullptr ? args.slot_rows : args.n_rows) > 4;
   if (is_integer(format) && many) return launch_linear_mma(args, format, stream);
   launch_linear_rows(args, format, stream);

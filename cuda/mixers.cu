@@ -320,9 +320,9 @@ CudaOps::ExpertCall CudaOps::expert_call(const Batch& batch, const Moe& node, co
   // Places a slot: as many as the rows of an expert are likely to need; more rows take more slots.
   const int expected = n * node.top_k / node.n_experts;
   const bool chunks = n > kFewRows && expected >= 6;
-  const int slot_rows = n == 1          ? 1
-                        : chunks        ? chunk_slot_rows(expected, integer && hidden_integer)
-                        : expected >= 2 ? 8
+  const int slot_rows = n == 1                   ? 1
+                        : chunks                 ? chunk_slot_rows(expected)
+                        : expected >= 2          ? 8
                         : n > 2 && expected >= 1 ? 4
                                                  : 2;
   const int max_slots = slots_bound(n, node.top_k, node.n_experts, slot_rows);
