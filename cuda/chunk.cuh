@@ -6,8 +6,6 @@
 
 namespace bolt::cuda {
 
-int n_multiprocessors();  // of the current device
-
 // y = W x of float weights for many rows (linear_chunk_float.cu).
 void launch_float_chunk(const LinearArgs& args, Format format, cudaStream_t stream);
 

@@ -125,8 +125,23 @@ BOLT_DEV void gather(const SlotArgs& a) {
   __shared__ int count[kDeviceExpertsMax], start[kDeviceExpertsMax + 1], next[kDeviceExpertsMax];
   for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x) count[e] = next[e] = 0;
   __syncthreads();
-  for (int pair = threadIdx.x; pair < a.n_pairs; pair += blockDim.x)
-    atomicAdd(&count[a.choice[pair]], 1);
+  // Does `act` for each pair, its expert read beforehand, some pairs at a time.
+  const auto each_pair = [&](auto act) {
+    constexpr int kAtOnce = 8;
+    const int step = blockDim.x;
+    for (int base = threadIdx.x; base < a.n_pairs; base += kAtOnce * step) {
+      int expert[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i * step < a.n_pairs) expert[i] = a.choice[base + i * step];
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i * step < a.n_pairs) act(base + i * step, expert[i]);
+      }
+    }
+  };
+  each_pair([&](int, int expert) { atomicAdd(&count[expert], 1); });
   __syncthreads();
   // Exclusive sum of the slots of each expert, by one warp.
   if (threadIdx.x < 32) {
@@ -156,16 +171,17 @@ BOLT_DEV void gather(const SlotArgs& a) {
     a.mark_row[place] = -1;
   }
   __syncthreads();
-  for (int pair = threadIdx.x; pair < a.n_pairs; pair += blockDim.x) {
-    const int expert = a.choice[pair], rank = atomicAdd(&next[expert], 1), row = pair / a.top_k;
+  each_pair([&](int pair, int expert) {
+    const int rank = atomicAdd(&next[expert], 1), row = pair / a.top_k;
     const int place = start[expert] * a.slot_rows + rank;  // an expert's slots lie side by side
     a.in_row[place] = row;
     a.in_place[place] = place;
     a.out_place[place] = place;
     a.mark_row[place] = row;
     a.pair_place[pair] = place;
-  }
+  });
   __syncthreads();
+#pragma unroll 4
   for (int place = threadIdx.x; place < start[a.n_experts] * a.slot_rows; place += blockDim.x) {
     if (a.out_place[place] >= 0) continue;
     const int first = place / a.slot_rows * a.slot_rows;  // never empty
@@ -197,10 +213,13 @@ BOLT_DEV void place_slots(const SlotArgs& a, int n_rows) {
   }
 }
 
-// Grid (tiles, segments), 128 threads: warp t is chain t of the segment, lane = expert of the tile.
+constexpr int kRouterRows = 4;  // of a block of router_leaves
+
+// Grid (tiles, segments, blocks of rows), 128 threads: warp t is chain t of the segment, lane =
+// expert of the tile.
 template <Format F>
 __global__ void __launch_bounds__(128) router_leaves(RouterArgs a) {
-  __shared__ float x[kSegmentGroups * kGroupCols];
+  __shared__ float x[kRouterRows][kSegmentGroups * kGroupCols];
   constexpr int kSteps = kSegmentGroups * 4;
   const int lane = threadIdx.x & 31, t = threadIdx.x >> 5, tile = blockIdx.x, segment = blockIdx.y;
   const int n_groups = (a.n_cols + kGroupCols - 1) / kGroupCols;
@@ -216,20 +235,22 @@ __global__ void __launch_bounds__(128) router_leaves(RouterArgs a) {
   wait_for_earlier_kernels();
   let_next_kernel_start();  // the shared expert may start: its rows are there
   const int columns = min(count * kGroupCols, a.n_cols - first * kGroupCols);
-  for (int row = 0; row < a.n_rows; ++row) {
-    __syncthreads();
+  const int first_row = blockIdx.z * kRouterRows, n_rows = min(kRouterRows, a.n_rows - first_row);
+  for (int r = 0; r < n_rows; ++r) {
     for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-      x[i] = a.x[row * a.x_stride + first * kGroupCols + i];
+      x[r][i] = a.x[(first_row + r) * a.x_stride + first * kGroupCols + i];
     }
-    __syncthreads();
+  }
+  __syncthreads();
+  for (int r = 0; r < n_rows; ++r) {
     float acc = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int k = i / 4 * kGroupCols + i % 4 * 8 + 2 * t;
-      if (k < columns) acc = fma_rn(w[i].x, x[k], acc);
-      if (k + 1 < columns) acc = fma_rn(w[i].y, x[k + 1], acc);
+      if (k < columns) acc = fma_rn(w[i].x, x[r][k], acc);
+      if (k + 1 < columns) acc = fma_rn(w[i].y, x[r][k + 1], acc);
     }
-    a.leaves[(static_cast<std::int64_t>(row) * gridDim.y * 4 + segment * 4 + t) *
+    a.leaves[(static_cast<std::int64_t>(first_row + r) * gridDim.y * 4 + segment * 4 + t) *
                  (gridDim.x * kTileRows) +
              tile * kTileRows + lane] = acc;
   }
@@ -291,7 +312,8 @@ void launch_route(const RouteArgs& a, cudaStream_t stream) {
 
 void launch_router(const RouterArgs& a, cudaStream_t stream) {
   const int n_segments = (n_groups(a.n_cols) + kSegmentGroups - 1) / kSegmentGroups;
-  const dim3 grid(static_cast<unsigned>(n_tiles(a.n_experts)), static_cast<unsigned>(n_segments));
+  const dim3 grid(static_cast<unsigned>(n_tiles(a.n_experts)), static_cast<unsigned>(n_segments),
+                  static_cast<unsigned>((a.n_rows + kRouterRows - 1) / kRouterRows));
   auto* kernel = a.format == Format::f32    ? router_leaves<Format::f32>
                  : a.format == Format::bf16 ? router_leaves<Format::bf16>
                                             : router_leaves<Format::f16>;

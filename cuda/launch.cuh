@@ -26,15 +26,21 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
         "launching a kernel");
 }
 
-// Most shared memory that a block may take on the current device.
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute, const char* what) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&value, attribute, device), what);
+  return value;
+}
+inline int n_multiprocessors() {
+  static const int n = device_attribute(cudaDevAttrMultiProcessorCount, "counting multiprocessors");
+  return n;
+}
+// Most shared memory that a block may take.
 inline std::size_t shared_limit() {
-  static const std::size_t limit = [] {
-    int device = 0, bytes = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "asking for a block's shared memory");
-    return static_cast<std::size_t>(bytes);
-  }();
+  static const auto limit = static_cast<std::size_t>(device_attribute(
+      cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for a block's shared memory"));
   return limit;
 }
 

@@ -440,17 +440,6 @@ void launch_format(const LinearArgs& a, cudaStream_t stream) {
 
 }  // namespace
 
-int n_multiprocessors() {
-  static const int n = [] {
-    int device = 0, count = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-          "counting multiprocessors");
-    return count;
-  }();
-  return n;
-}
-
 bool chunk_serves(const LinearArgs& a) {
   if (a.slot_expert == nullptr) return a.n_rows > 32;
   return a.slot_rows == 32 || a.slot_rows == 64;

@@ -3,6 +3,7 @@
 // tile. Segment sums meet in shared memory and are added in ascending order (arithmetic.md §4).
 // Integer weights come through queues that are filled before the rows are there.
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/float_pair.cuh"
 #include "cuda/launch.cuh"
@@ -156,103 +157,151 @@ BOLT_DEV void row_of(const LinearArgs& a, int y_block, int r, int& out, int& mar
 template <Format F, int R>
 constexpr int kRowsBytes = R* kSegmentGroups*(32 + 4 + (F == Format::nvfp4 ? 8 : 0));
 
-// Grid (tiles, row blocks or slots), block 32 x n_warps.
-template <Format F, int R, bool Slots, int MaxWarps>
+// Weights of T tiles, one after the other. Of more than one, half a segment after the other, so
+// that the next tile's are on their way while a tile is summed.
+template <Format F, int T>
+using TilesQueue =
+    std::conditional_t<T == 1, WeightQueue<F>, WeightQueue<F, kSegmentGroups / 2, 2>>;
+
+// The sums of a warp's segments for the first N of a block's rows: `sums` is [tile][segment][row of
+// R][32], `my_rows` this warp's place for N rows of a segment.
+template <Format F, int N, int R, class Queue>
+BOLT_DEV void sum_segments(const LinearArgs& a, const int (&in)[R], Queue& queue,
+                           const LanePlace& at, int n_tiles, std::byte* my_rows, float* sums) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+  const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
+  auto* const codes = reinterpret_cast<uint4*>(my_rows);
+  auto* const scales = reinterpret_cast<float*>(my_rows + N * kSegmentGroups * 32);
+  auto* const twelves = reinterpret_cast<int2*>(my_rows + N * kSegmentGroups * 36);
+  Group<F> group;
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    for (int segment = warp; segment < n_segments; segment += n_warps) {
+      const int first = segment * kSegmentGroups;
+      const int count = min(kSegmentGroups, a.n_groups - first);
+      if (tile == 0 || n_segments > n_warps) {  // else they are there still
+        // The rows' codes and scales of this segment: two 16-byte chunks a group, half a warp a
+        // row.
+        __syncwarp();
+#pragma unroll
+        for (int r0 = 0; r0 < N; r0 += 2) {
+          const int r = r0 + (lane >> 4), chunk = lane & 15;
+          const int from_row = r0 + 1 < N && lane >= 16 ? in[r0 + 1 < N ? r0 + 1 : r0] : in[r0];
+          if (r < N && chunk < 2 * count) {
+            const auto* from = reinterpret_cast<const uint4*>(
+                Group<F>::codes(a.x) +
+                (static_cast<std::int64_t>(from_row) * a.n_groups + first) * 32);
+            codes[r * 2 * kSegmentGroups + chunk] = from[chunk];
+          }
+          if (r < N && chunk < count) {
+            scales[r * kSegmentGroups + chunk] = a.x.row_scale(from_row, first + chunk);
+          }
+        }
+        __syncwarp();
+        if (F == Format::nvfp4) {
+          for (int i = lane; i < N * kSegmentGroups; i += 32) {
+            const uint4 x0 = codes[2 * i], x1 = codes[2 * i + 1];
+            constexpr std::uint32_t kMinus12 = 0xf4f4f4f4u;
+            twelves[i] = {dot(kMinus12, x0.x, dot(kMinus12, x0.z, 0)) +
+                              dot(kMinus12, x1.x, dot(kMinus12, x1.z, 0)),
+                          dot(kMinus12, x0.y, dot(kMinus12, x0.w, 0)) +
+                              dot(kMinus12, x1.y, dot(kMinus12, x1.w, 0))};
+          }
+          __syncwarp();
+        }
+      }
+      float acc[N];
+#pragma unroll
+      for (int r = 0; r < N; ++r) acc[r] = 0.0f;
+      const auto add_group = [&](int g, int offset) {
+        group.read(at, offset);
+#pragma unroll
+        for (int r = 0; r < N; ++r) {
+          const int i = r * kSegmentGroups + g;
+          const int2 twelve = F == Format::nvfp4 ? twelves[i] : int2{0, 0};
+          acc[r] = group.add(codes[2 * i], codes[2 * i + 1], twelve, scales[i], acc[r]);
+        }
+      };
+      constexpr int kRun = Queue::kRunGroups;
+      if (count == kSegmentGroups) {
+#pragma unroll
+        for (int g = 0; g < kSegmentGroups; g += kRun) {
+          const int offset = queue.wait_front();
+#pragma unroll
+          for (int u = 0; u < kRun; ++u) add_group(g + u, offset + u * block_bytes(F));
+          queue.pop(lane);
+        }
+      } else {
+        for (int g = 0; g < count; g += kRun) {
+          const int offset = queue.wait_front();
+          for (int u = 0; u < min(kRun, count - g); ++u)
+            add_group(g + u, offset + u * block_bytes(F));
+          queue.pop(lane);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < N; ++r)
+        sums[((tile * n_segments + segment) * R + r) * 32 + lane] = acc[r];
+    }
+  }
+}
+
+// The first `n_live` of the rows.
+template <Format F, int N, int R, class Queue>
+BOLT_DEV void sum_live(const LinearArgs& a, int n_live, const int (&in)[R], Queue& queue,
+                       const LanePlace& at, int n_tiles, std::byte* my_rows, float* sums) {
+  if constexpr (N < R) {
+    if (n_live > N) {
+      return sum_live<F, N + 1>(a, n_live, in, queue, at, n_tiles, my_rows, sums);
+    }
+  }
+  sum_segments<F, N>(a, in, queue, at, n_tiles, my_rows, sums);
+}
+
+// Grid (tiles / T, row blocks or slots), block 32 x n_warps. An expert's slot is summed for the
+// rows that it has.
+template <Format F, int R, bool Slots, int MaxWarps, int T>
 __global__ void __launch_bounds__(32 * MaxWarps, R == 1 && MaxWarps <= 12 ? 3 : 2)
     integer_rows(LinearArgs a) {
+  using Queue = TilesQueue<F, T>;
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
-  const int tile = blockIdx.x;
-  std::byte* const my_rows = shared + n_warps * WeightQueue<F>::kStride + warp * kRowsBytes<F, R>;
-  auto* const sums = reinterpret_cast<float*>(shared + n_warps * WeightQueue<F>::kStride +
-                                              n_warps * kRowsBytes<F, R>);
+  const int first_tile = blockIdx.x * T;
+  const int tiles = T == 1 ? 1 : min(T, n_tiles(a.n_out) - first_tile);
+  std::byte* const my_rows = shared + n_warps * Queue::kStride + warp * kRowsBytes<F, R>;
+  auto* const sums =
+      reinterpret_cast<float*>(shared + n_warps * Queue::kStride + n_warps * kRowsBytes<F, R>);
   enter(a.order);
-  WeightQueue<F> queue;
-  queue.prepare(shared + warp * WeightQueue<F>::kStride, lane);
+  Queue queue;
+  queue.prepare(shared + warp * Queue::kStride, lane);
   const LanePlace at = Group<F>::place(queue.ring, lane);
-  Group<F> group;
   wait_for_slots<Slots>(a);
   RowMap<R, Slots> rows;
   if (!rows.find(a, blockIdx.y)) return;
-  const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  queue.start(rows.weights + static_cast<std::int64_t>(tile) * a.n_groups * block_bytes(F),
-              a.n_groups, warp, n_warps, lane);
+  queue.start(rows.weights + static_cast<std::int64_t>(first_tile) * a.n_groups * block_bytes(F),
+              a.n_groups, warp, n_warps, lane, tiles);
   if (!Slots || a.slots_ready) wait_for_rows(a.order);  // the weights are on their way
 
-  for (int segment = warp; segment < n_segments; segment += n_warps) {
-    const int first = segment * kSegmentGroups;
-    const int count = min(kSegmentGroups, a.n_groups - first);
-    // The rows' codes and scales of this segment: two 16-byte chunks a group, half a warp a row.
-    auto* const codes = reinterpret_cast<uint4*>(my_rows);
-    auto* const scales = reinterpret_cast<float*>(my_rows + R * kSegmentGroups * 32);
-    __syncwarp();
+  if (Slots && R > 1) {
+    int n_live = 1;  // a slot is filled from its first place on
 #pragma unroll
-    for (int r0 = 0; r0 < R; r0 += 2) {
-      const int r = r0 + (lane >> 4), chunk = lane & 15;
-      const int in = r0 + 1 < R && lane >= 16 ? rows.in[r0 + 1 < R ? r0 + 1 : r0] : rows.in[r0];
-      if (r < R && chunk < 2 * count) {
-        const auto* from = reinterpret_cast<const uint4*>(
-            Group<F>::codes(a.x) + (static_cast<std::int64_t>(in) * a.n_groups + first) * 32);
-        codes[r * 2 * kSegmentGroups + chunk] = from[chunk];
-      }
-      if (r < R && chunk < count) {
-        scales[r * kSegmentGroups + chunk] = a.x.row_scale(in, first + chunk);
-      }
-    }
-    __syncwarp();
-    auto* const twelves = reinterpret_cast<int2*>(my_rows + R * kSegmentGroups * 36);
-    if (F == Format::nvfp4) {
-      for (int i = lane; i < R * kSegmentGroups; i += 32) {
-        const uint4 x0 = codes[2 * i], x1 = codes[2 * i + 1];
-        constexpr std::uint32_t kMinus12 = 0xf4f4f4f4u;
-        twelves[i] = {dot(kMinus12, x0.x, dot(kMinus12, x0.z, 0)) +
-                          dot(kMinus12, x1.x, dot(kMinus12, x1.z, 0)),
-                      dot(kMinus12, x0.y, dot(kMinus12, x0.w, 0)) +
-                          dot(kMinus12, x1.y, dot(kMinus12, x1.w, 0))};
-      }
-      __syncwarp();
-    }
-    float acc[R];
-#pragma unroll
-    for (int r = 0; r < R; ++r) acc[r] = 0.0f;
-    const auto add_group = [&](int g, int offset) {
-      group.read(at, offset);
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        const int i = r * kSegmentGroups + g;
-        const int2 twelve = F == Format::nvfp4 ? twelves[i] : int2{0, 0};
-        acc[r] = group.add(codes[2 * i], codes[2 * i + 1], twelve, scales[i], acc[r]);
-      }
-    };
-    constexpr int kRun = WeightQueue<F>::kRunGroups;
-    if (count == kSegmentGroups) {
-#pragma unroll
-      for (int g = 0; g < kSegmentGroups; g += kRun) {
-        const int offset = queue.wait_front();
-#pragma unroll
-        for (int u = 0; u < kRun; ++u) add_group(g + u, offset + u * block_bytes(F));
-        queue.pop(lane);
-      }
-    } else {
-      for (int g = 0; g < count; g += kRun) {
-        const int offset = queue.wait_front();
-        for (int u = 0; u < min(kRun, count - g); ++u)
-          add_group(g + u, offset + u * block_bytes(F));
-        queue.pop(lane);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < R; ++r) sums[(segment * R + r) * 32 + lane] = acc[r];
+    for (int r = 1; r < R; ++r) n_live += rows.out[r] >= 0;
+    sum_live<F, 1>(a, n_live, rows.in, queue, at, tiles, my_rows, sums);
+  } else {
+    sum_segments<F, R>(a, rows.in, queue, at, tiles, my_rows, sums);
   }
   __syncthreads();
-  for (int r = warp; r < R; r += n_warps) {
+  const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
+  for (int i = warp; i < tiles * R; i += n_warps) {
+    const int tile = i / R, r = i % R;
     int out, mark;
     row_of<R, Slots>(a, blockIdx.y, r, out, mark);
     if (out < 0) continue;
     float total = 0.0f;
 #pragma unroll 4
-    for (int s = 0; s < n_segments; ++s) total = add_rn(total, sums[(s * R + r) * 32 + lane]);
-    finish_tile(a, total, rows.gain, rows.gained, out, mark, tile, lane);
+    for (int s = 0; s < n_segments; ++s) {
+      total = add_rn(total, sums[((tile * n_segments + s) * R + r) * 32 + lane]);
+    }
+    finish_tile(a, total, rows.gain, rows.gained, out, mark, first_tile + tile, lane);
   }
   leave(a.order);
 }
@@ -379,28 +428,37 @@ void launch_float(const LinearArgs& a, const dim3& grid, int n_segments, cudaStr
 }
 
 // As many warps as there are segments, or an equal share of them, as far as shared memory goes.
-template <Format F, int R, bool Slots>
-void launch_integer(const LinearArgs& a, const dim3& grid, int n_segments, cudaStream_t stream) {
-  const std::size_t sums = static_cast<std::size_t>(n_segments) * R * 32 * 4;
-  const std::size_t of_warp = WeightQueue<F>::kStride + kRowsBytes<F, R>;
+template <Format F, int R, bool Slots, int T>
+void launch_tiles(const LinearArgs& a, int n_blocks, int n_segments, cudaStream_t stream) {
+  const std::size_t sums = static_cast<std::size_t>(T * n_segments) * R * 32 * 4;
+  const std::size_t of_warp = TilesQueue<F, T>::kStride + kRowsBytes<F, R>;
   const int most = std::clamp(static_cast<int>((shared_limit() - sums) / of_warp), 1, kWarpsMax);
   const int turns = (n_segments + most - 1) / most;
   const int n_warps = (n_segments + turns - 1) / turns;
   const std::size_t shared = static_cast<std::size_t>(n_warps) * of_warp + sums;
-  auto* kernel = n_warps <= kWarpsFew ? integer_rows<F, R, Slots, kWarpsFew>
-                                      : integer_rows<F, R, Slots, kWarpsMax>;
+  auto* kernel = n_warps <= kWarpsFew ? integer_rows<F, R, Slots, kWarpsFew, T>
+                                      : integer_rows<F, R, Slots, kWarpsMax, T>;
   allow_shared(kernel, shared);
+  const dim3 grid(static_cast<unsigned>((n_tiles(a.n_out) + T - 1) / T),
+                  static_cast<unsigned>(n_blocks));
   launch(kernel, grid, dim3(static_cast<unsigned>(32 * n_warps)), shared, stream, a);
 }
 
 template <Format F, int R, bool Slots>
 void launch_rows(const LinearArgs& a, cudaStream_t stream) {
   const int n_segments = (a.n_groups + kSegmentGroups - 1) / kSegmentGroups;
-  const dim3 grid(static_cast<unsigned>(n_tiles(a.n_out)),
-                  static_cast<unsigned>(Slots ? a.max_slots : (a.n_rows + R - 1) / R));
+  const int n_blocks = Slots ? a.max_slots : (a.n_rows + R - 1) / R;
   if constexpr (is_integer(F)) {
-    launch_integer<F, R, Slots>(a, grid, n_segments, stream);
+    // Two tiles a block hide the second's latency, where enough blocks are left for every
+    // multiprocessor.
+    if constexpr (Slots && F == Format::nvfp4) {
+      if (n_tiles(a.n_out) * n_blocks >= 3 * n_multiprocessors()) {
+        return launch_tiles<F, R, Slots, 2>(a, n_blocks, n_segments, stream);
+      }
+    }
+    launch_tiles<F, R, Slots, 1>(a, n_blocks, n_segments, stream);
   } else {
+    const dim3 grid(static_cast<unsigned>(n_tiles(a.n_out)), static_cast<unsigned>(n_blocks));
     launch_float<F, R, Slots>(a, grid, n_segments, stream);
   }
 }

@@ -9,11 +9,13 @@
 namespace bolt::cuda {
 namespace {
 
-constexpr int kConvRows = 32;  // rows of a segment that a thread of conv_rows walks
+// Rows of a segment that a thread of conv_rows walks: more than a kernel reaches back (of at most
+// 16 taps), so that only a segment's first block reads the cache.
+constexpr int kConvRows = 16;
 
-// Grid (channels, segments, blocks of 32 rows). Channels past d_conv are the heads' step sizes. The
-// thread of a segment's first block also replays its lagging rows and, last of all, moves the
-// channel's cache on: no other thread touches that channel's cache.
+// Grid (channels, segments, blocks of kConvRows rows). Channels past d_conv are the heads' step
+// sizes. The thread of a segment's first block also replays its lagging rows and, last of all,
+// moves the channel's cache on: no other thread touches that channel's cache.
 __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
@@ -64,10 +66,24 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
   };
   const float* w = a.conv_w + channel * k;
   const float bias = a.conv_b[channel];
-  for (int i = begin; i < last; ++i) {
-    float v = bias;
-    for (int tap = 0; tap < k; ++tap) v = fma_rn(w[tap], raw(i - (k - 1) + tap), v);
+  const auto put = [&](int i, float v) {
     a.conv[scratch_row(i) * a.d_conv + channel] = mul_rn(v, exact_sigmoid(v));
+  };
+  if (k == 4) {  // as all models have it: each row is read once
+    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
+    float x0 = raw(begin - 3), x1 = raw(begin - 2), x2 = raw(begin - 1);
+#pragma unroll 4
+    for (int i = begin; i < last; ++i) {
+      const float x3 = raw(i);
+      put(i, fma_rn(w3, x3, fma_rn(w2, x2, fma_rn(w1, x1, fma_rn(w0, x0, bias)))));
+      x0 = x1, x1 = x2, x2 = x3;
+    }
+  } else {
+    for (int i = begin; i < last; ++i) {
+      float v = bias;
+      for (int tap = 0; tap < k; ++tap) v = fma_rn(w[tap], raw(i - (k - 1) + tap), v);
+      put(i, v);
+    }
   }
   if (first == 0) {
     // Sources lie at or after their places, so an ascending copy may work in place, some at a time.
@@ -89,7 +105,7 @@ __global__ void __launch_bounds__(128) conv_rows(MambaArgs a) {
 // Rows of the recurrence on their way into shared memory, 16 at a time.
 constexpr int kStageRows = 16, kStageDims = 32;
 // Dims a thread, and rows whose readouts are summed at once: a half warp's lanes have as many sums.
-constexpr int kThreadDims = 4, kBatchRows = 4;
+constexpr int kThreadDims = 2, kBatchRows = 8;
 constexpr int kScanThreads = 16 * kStageDims / kThreadDims;
 
 template <int NI>
@@ -118,9 +134,9 @@ BOLT_DEV float sum_transposed(float (&v)[16], int l) {
   return v[0];
 }
 
-// Grid (n_heads * blocks of 32 dims, segments), 128 threads: thread 16 p + l owns dims 4p..4p+3 of
-// its block and the states l, l + 16, ... (the contract's sixteen readout chains). Full: d_state is
-// 16 * NI.
+// Grid (n_heads * blocks of 32 dims, segments), 256 threads: thread 16 p + l owns dims 2p, 2p + 1
+// of its block and the states l, l + 16, ... (the contract's sixteen readout chains). Full: d_state
+// is 16 * NI.
 template <int NI, bool Full>
 __global__ void __launch_bounds__(kScanThreads) scan_rows(MambaArgs a) {
   extern __shared__ __align__(16) std::byte shared[];
@@ -206,9 +222,8 @@ __global__ void __launch_bounds__(kScanThreads) scan_rows(MambaArgs a) {
     // Row i of the stage: the state moves on, and `chains` get the lane's part of readout u.
     const auto advance = [&](int i, float(&chains)[kBatchRows * kThreadDims], int u) {
       const float dt = stage.dt[i], decay = stage.decay[i];
-      const float4 x = *reinterpret_cast<const float4*>(&stage.x[i][dim0]);
-      const float dx[kThreadDims] = {mul_rn(dt, x.x), mul_rn(dt, x.y), mul_rn(dt, x.z),
-                                     mul_rn(dt, x.w)};
+      const float2 x = *reinterpret_cast<const float2*>(&stage.x[i][dim0]);
+      const float dx[kThreadDims] = {mul_rn(dt, x.x), mul_rn(dt, x.y)};
 #pragma unroll
       for (int k = 0; k < NI; ++k) {
         if (is_state(l + 16 * k)) {  // absent states take no part: adding +0 could change a -0

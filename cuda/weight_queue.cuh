@@ -1,7 +1,8 @@
 // A warp's weights on their way into shared memory: a ring of runs of groups, filled by the bulk
 // copy engine (sm_90 and later) or by asynchronous 16-byte copies (before). A warp's runs are those
-// of its segments first, first + step, ... of one tile, in order; all in flight at once hide the
-// memory's latency, and a kernel fills the ring before it waits for the kernels before it.
+// of its segments first, first + step, ... of a tile, then of the tile after it; all in flight at
+// once hide the memory's latency, and a kernel fills the ring before it waits for the kernels
+// before it.
 #pragma once
 
 #include "core/pack/tiles.h"
@@ -9,22 +10,23 @@
 
 namespace bolt::cuda {
 
-template <Format F>
+// Groups of a run, and runs in flight: a whole segment, which one copy fetches; of q8, as much as
+// lets three blocks of eleven warps share a multiprocessor.
+template <Format F, int RunGroups = F == Format::q8 ? 2 : kSegmentGroups,
+          int Depth = F == Format::q8 ? 3 : 1>
 struct WeightQueue {
   static constexpr int kBlockBytes = block_bytes(F);
   static constexpr int kBlockGroups = block_cols(F) / kGroupCols;  // 1, or a whole segment's
-  // Groups of a run, and runs in flight: a whole segment, which one copy fetches; of q8, as much as
-  // lets three blocks of eleven warps share a multiprocessor.
-  static constexpr int kRunGroups = F == Format::q8 ? 2 : kSegmentGroups;
-  static constexpr int kDepth = F == Format::q8 ? 3 : 1;
+  static constexpr int kRunGroups = RunGroups, kDepth = Depth;
   static constexpr int kRunBytes = kRunGroups / kBlockGroups * kBlockBytes;
   static constexpr int kBytes = kDepth * kRunBytes + kDepth * 8;
   static constexpr int kStride = (kBytes + 15) / 16 * 16;  // of the warps' rings
 
   std::byte* ring;
   const std::uint8_t* tile;  // the tile's first block
-  int n_groups;              // of the tile
-  int step;                  // between this warp's segments
+  int n_groups;              // of a tile
+  int first_group, step;     // of this warp in a tile; between its segments
+  int n_tiles;               // from `tile` on
   // The run that is issued next, and the ring's place that is read next.
   int next_group, place;
   std::uint32_t parity;
@@ -55,13 +57,14 @@ struct WeightQueue {
 #endif
     __syncwarp();
   }
-  // Starts the first kDepth runs. `first` is the warp's first segment; it may be past the tile's.
+  // Starts the first kDepth runs. `first` is the warp's first segment; it may be past a tile's.
   BOLT_DEV void start(const std::uint8_t* tile_blocks, int groups, int first, int segment_step,
-                      int lane) {
+                      int lane, int tiles = 1) {
     tile = tile_blocks;
     n_groups = groups;
     step = segment_step;
-    next_group = first * kSegmentGroups;
+    n_tiles = tiles;
+    next_group = first_group = first * kSegmentGroups;
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) issue(i, lane);
     __syncwarp();
@@ -92,9 +95,14 @@ struct WeightQueue {
                      : "memory");
       }
 #endif
-      // The run after this one: of the same segment, or the first of the warp's next.
+      // The run after this one: of the same segment, of the warp's next, or of the next tile.
       next_group += kRunGroups;
       if (next_group % kSegmentGroups == 0) next_group += (step - 1) * kSegmentGroups;
+      if (next_group >= n_groups && n_tiles > 1) {
+        --n_tiles;
+        tile += static_cast<std::int64_t>(n_groups / kBlockGroups) * kBlockBytes;
+        next_group = first_group;
+      }
     }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.commit_group;" ::: "memory");
