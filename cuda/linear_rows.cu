@@ -450,8 +450,9 @@ void launch_rows(const LinearArgs& a, cudaStream_t stream) {
   const int n_blocks = Slots ? a.max_slots : (a.n_rows + R - 1) / R;
   if constexpr (is_integer(F)) {
     // Two tiles a block hide the second's latency, where enough blocks are left for every
-    // multiprocessor.
-    if constexpr (Slots && F == Format::nvfp4) {
+    // multiprocessor. At one row it is more blocks, so more weights on their way before the kernel
+    // before this one ends, that count.
+    if constexpr (Slots && R > 1 && F == Format::nvfp4) {
       if (n_tiles(a.n_out) * n_blocks >= 3 * n_multiprocessors()) {
         return launch_tiles<F, R, Slots, 2>(a, n_blocks, n_segments, stream);
       }
