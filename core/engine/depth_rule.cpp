@@ -7,11 +7,12 @@ namespace bolt {
 namespace {
 
 constexpr double kLeastGain = 1.02;
-constexpr int kFirstWait = 8, kLongestWait = 256;
+constexpr int kFirstWait = 16, kLongestWait = 256;
 constexpr int kCopyRows = 16;  // of the first copy: 15 drafts
 // What is taken for the square of the probability of a draft that no block was asked for yet, in
 // parts of its predecessor's.
 constexpr double kNextLikely = 0.75;
+constexpr double kSmoothing = 1.0 / 8, kFading = 1.0 / 64;
 
 // Of a first round: the cheapest source's.
 double first_cost(const CostTable& costs) {
@@ -25,6 +26,42 @@ double first_cost(const CostTable& costs) {
 
 }  // namespace
 
+void SourceRecord::note(std::span<const Draft> chain) {
+  if (chain.empty()) return;
+  double product = 1.0, next = 0.0, before = 0.0;
+  for (const Draft& draft : chain) {
+    before += product * product;
+    product *= static_cast<double>(draft.probability);
+    next += product * product;
+  }
+  sum_next_ += next - (sum_next_ - kFirstStep * kDraftsBefore) * kFading;
+  sum_before_ += before - (sum_before_ - kDraftsBefore) * kFading;
+}
+
+void SourceRecord::add(std::span<const float> likely, int n_kept, double cost) {
+  double due = 0.0, before = 1.0;
+  for (std::size_t k = 0; k < likely.size() && static_cast<int>(k) <= n_kept; ++k) {
+    const auto here = static_cast<double>(likely[k]);
+    if (before > 0.0) due += here / before;
+    before = here;
+  }
+  sum_kept_ += n_kept - (sum_kept_ - kDraftsBefore) * kFading;
+  sum_due_ += due - (sum_due_ - kDraftsBefore) * kFading;
+  ++n_rounds_;
+  const double weight = std::max(kSmoothing, 1.0 / n_rounds_);
+  tokens_ += (tokens(likely) - tokens_) * weight;
+  cost_ += (cost - cost_) * weight;
+}
+
+double SourceRecord::tokens(std::span<const float> likely) const {
+  double sum = 1.0, trust_here = 1.0;
+  for (const float p : likely) {
+    trust_here *= trust();
+    sum += std::min(1.0, trust_here * static_cast<double>(p));
+  }
+  return sum;
+}
+
 void Probation::judge(double gain) {
   if (gain >= kLeastGain) {
     wait_ = 0;
@@ -34,95 +71,96 @@ void Probation::judge(double gain) {
   left_ = wait_;
 }
 
-// Head rounds start as one right draft; copies as twice an ordinary round, so that both are tried.
+// Rounds start as ones of one right draft; copies as twice an ordinary round, so that they are
+// tried.
 DepthRule::DepthRule(const CostTable& costs)
     : costs_(costs),
       all_(2.0, costs.window(2) + first_cost(costs)),
       copy_(2.0 * costs.window(kCopyRows) / costs.window(1), costs.window(kCopyRows)) {
-  sources_.push_back({{2.0, costs.window(2) + costs.level(false)}, {}, false});
-  for (const BlockKind kind : kBlockKinds) {
-    const double block = costs.block_drafts(kind) > 0 ? costs.block(kind, 1) : 0.0;
-    sources_.push_back({{2.0, costs.window(2) + block}, {}, false});
-    double likely = 1.0;
-    for (double& q : likely_[static_cast<std::size_t>(kind)]) q = likely *= kNextLikely;
+  sources_.resize(1 + kBlockKinds.size());
+  for (auto& likely : likely_) {
+    double product = 1.0;
+    for (double& q : likely) q = product *= kNextLikely;
   }
-  make_convex();
 }
 
 void DepthRule::share(int n_sequences) {
   if (n_sequences == n_sequences_) return;
   n_sequences_ = n_sequences;
   scale_ = costs_.window(1) * n_sequences / costs_.window(n_sequences);
-  make_convex();
 }
 
-void DepthRule::make_convex() {
-  // From each corner to the one with the least slope, the farthest of equals.
-  for (int from = 1; from < kWindowRowsMax;) {
-    const auto slope_to = [&](int to) { return (window(to) - window(from)) / (to - from); };
-    int corner = from + 1;
-    for (int to = from + 2; to <= kWindowRowsMax; ++to) {
-      if (slope_to(to) <= slope_to(corner)) corner = to;
-    }
-    const double slope = slope_to(corner);
-    for (int r = from; r <= corner; ++r) {
-      convex_[static_cast<std::size_t>(r)] = window(from) + slope * (r - from);
-    }
-    from = corner;
-  }
-  convex_.back() = window(kWindowRowsMax + 1);  // no window is that wide
-}
-
-bool DepthRule::asks_head(bool draft_vocab) const {
-  if (sources_[0].probation.sits_out()) return false;
-  float price = 0.0f;
-  price_drafts(draft_vocab, {&price, 1});
-  return chain_goes_on(1.0f, price);
-}
-
-// Where not even right drafts would pay, nobody is asked.
-bool DepthRule::asks(BlockKind kind) const {
-  const int most = costs_.block_drafts(kind);
-  if (most == 0 || sources_[index_of(kind)].probation.sits_out()) return false;
+template <class Cost>
+bool DepthRule::could_pay(int most, const Cost& drafting) const {
   for (int k = 1; k <= most; ++k) {
-    const double cost = convex_[static_cast<std::size_t>(k) + 1] - convex_[1] +
-                        costs_.block(kind, k) / n_sequences_;
-    if (k >= rate() * cost) return true;
+    if (k >= rate() * (window(k + 1) - window(1) + drafting(k) / n_sequences_)) return true;
   }
   return false;
 }
 
+bool DepthRule::asks_head(bool draft_vocab) const {
+  return !sources_[0].probation.sits_out() &&
+         could_pay(kDraftsMax, [&](int k) { return k * costs_.level(draft_vocab); });
+}
+
+bool DepthRule::asks(BlockKind kind) const {
+  return !sources_[index_of(kind)].probation.sits_out() &&
+         could_pay(costs_.block_drafts(kind), [&](int k) { return costs_.block(kind, k); });
+}
+
+double DepthRule::promise(std::optional<BlockKind> block) const {
+  const SourceRecord& record = sources_[index_of(block)].record;
+  if (record.is_used()) return record.value();
+  double step = SourceRecord::kFirstStep, value = 0.0;
+  for (const Source& other : sources_) {
+    if (!other.record.is_used() || other.record.value() <= value) continue;
+    step = other.record.step();
+    value = other.record.value();
+  }
+  double next = 1.0, tokens = 1.0, best = 0.0;
+  const int most = block ? costs_.block_drafts(*block) : kDraftsMax;
+  for (int k = 1; k <= most; ++k) {
+    tokens += next *= step;
+    const double drafting = block ? costs_.block(*block, k) : k * costs_.level(false);
+    best = std::max(best, tokens / cost(k, drafting));
+  }
+  return best / kLeastGain;  // it is better to know
+}
+
 std::optional<BlockKind> DepthRule::best(bool head, BlockSet blocks) const {
   std::optional<BlockKind> best;
-  const Source* source = head ? &sources_[0] : nullptr;
+  bool found = head;
   for (const BlockKind kind : kBlockKinds) {
     if (!blocks[kind]) continue;
-    const Source& other = sources_[index_of(kind)];
-    const bool better = source == nullptr ||
-                        (other.probation.is_due() && !source->probation.is_due()) ||
-                        (other.probation.is_due() == source->probation.is_due() &&
-                         other.rate.value() > source->rate.value());
-    if (better) source = &other, best = kind;
+    const bool due = sources_[index_of(kind)].probation.is_due();
+    const bool best_due = found && sources_[index_of(best)].probation.is_due();
+    if (!found || (due && !best_due) || (due == best_due && promise(kind) > promise(best))) {
+      best = kind;
+      found = true;
+    }
   }
   return best;
 }
 
 int DepthRule::n_made(BlockKind kind, int most) const {
   most = std::min(most, costs_.block_drafts(kind));
+  const double trust = sources_[index_of(kind)].record.trust();
   int n_best = 1;
-  double gain = 0.0, best = 0.0;
+  double trust_here = 1.0, likely = 0.0, gain = 0.0, best = 0.0;
   for (int k = 1; k <= most; ++k) {
-    const auto at = static_cast<std::size_t>(k);
-    gain += std::max(0.0, likely_[static_cast<std::size_t>(kind)][at - 1] -
-                              rate() * (convex_[at + 1] - convex_[at]));
+    trust_here *= trust;
+    likely += trust_here * likely_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(k) - 1];
+    gain = std::max(gain, likely - rate() * (window(k + 1) - window(1)));
     const double worth = gain - rate() * costs_.block(kind, k) / n_sequences_;
     if (k == 1 || worth >= best) best = worth, n_best = k;
   }
   return n_best;
 }
 
-void DepthRule::note(BlockKind kind, std::span<const Draft> chain) {
-  auto& likely = likely_[static_cast<std::size_t>(kind)];
+void DepthRule::note(std::optional<BlockKind> block, std::span<const Draft> chain) {
+  sources_[index_of(block)].record.note(chain);
+  if (!block) return;
+  auto& likely = likely_[static_cast<std::size_t>(*block)];
   double product = 1.0, before = 1.0;
   for (std::size_t k = 0; k < likely.size(); ++k) {
     if (k < chain.size()) product *= static_cast<double>(chain[k].probability);
@@ -133,22 +171,44 @@ void DepthRule::note(BlockKind kind, std::span<const Draft> chain) {
 }
 
 void DepthRule::price_drafts(bool draft_vocab, std::span<float> prices) const {
-  const double level = costs_.level(draft_vocab) / n_sequences_;
-  for (std::size_t k = 0; k < prices.size(); ++k) {
-    prices[k] = static_cast<float>(rate() * (convex_[k + 2] - convex_[k + 1] + level));
+  const SourceRecord& record = sources_[0].record;
+  const double level = costs_.level(draft_vocab) / n_sequences_,
+               step = record.trust() * record.step();
+  double trust_here = 1.0;  // T^k
+  for (int k = 0; k < static_cast<int>(prices.size()); ++k, trust_here *= record.trust()) {
+    double likely = 0.0, next = trust_here, least = 0.0;
+    for (int m = 1; m == 1 || k + m <= kDraftsMax; ++m) {
+      likely += next *= step;
+      const double price = (window(k + 1 + m) - window(k + 1) + m * level) / likely;
+      if (m == 1 || price < least) least = price;
+    }
+    // Who is asked makes one at least, whose probability may be a surprise.
+    prices[static_cast<std::size_t>(k)] = k == 0 ? 0.0f : static_cast<float>(rate() * least);
   }
 }
 
-void DepthRule::price_rows(std::span<double> prices) const {
-  for (std::size_t k = 0; k < prices.size(); ++k) {
-    prices[k] = rate() * (window(static_cast<int>(k) + 1) - window(1));
+void DepthRule::price_rows(std::optional<BlockKind> block, std::span<double> prices) const {
+  const double trust = sources_[index_of(block)].record.trust();
+  double trust_here = 1.0, sum = 0.0;  // T^k, T + ... + T^k
+  prices[0] = 0.0;
+  for (std::size_t k = 1; k < prices.size(); ++k) {
+    sum += trust_here *= trust;
+    prices[k] =
+        rate() * (window(static_cast<int>(k) + 1) - window(1)) * static_cast<double>(k) / sum;
   }
 }
 
-int DepthRule::n_verified(std::span<const Draft> chain) const {
+int DepthRule::n_verified(std::optional<BlockKind> block, std::span<const Draft> chain) const {
   std::array<double, kWindowRowsMax> prices;
-  price_rows(prices);
+  price_rows(block, prices);
   return n_worth(chain.data(), static_cast<int>(chain.size()), prices.data());
+}
+
+float DepthRule::gain(std::optional<BlockKind> block, int k, float likely) const {
+  const double trust = sources_[index_of(block)].record.trust();
+  double believed = static_cast<double>(likely);
+  for (int i = 0; i < k; ++i) believed *= trust;
+  return static_cast<float>(std::min(1.0, believed));
 }
 
 void DepthRule::pass_round() {
@@ -158,39 +218,46 @@ void DepthRule::pass_round() {
 
 // A source that another one beats sits out, too; the better one need not wait for its own turn.
 void DepthRule::judge(Source& source) {
-  source.is_used = true;
-  double gain = source.rate.value() * costs_.window(1);
+  double gain = source.record.value() * costs_.window(1);
   for (Source& other : sources_) {
-    if (&other == &source || !other.is_used || other.rate.value() <= source.rate.value()) continue;
-    if (other.rate.value() * costs_.window(1) < kLeastGain) continue;
+    if (&other == &source || !other.record.is_used()) continue;
+    if (other.record.value() <= source.record.value()) continue;
+    if (other.record.value() * costs_.window(1) < kLeastGain) continue;
     gain = 0.0;
     other.probation.end();
   }
   source.probation.judge(gain);
 }
 
-void DepthRule::learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens) {
+double DepthRule::cost(int n_drafts, double drafting) const {
   const double own = window(n_drafts + 1) - window(1) + window(1) / n_sequences_;
-  const double cost = (own + n_levels * costs_.level(draft_vocab) / n_sequences_) * scale_;
-  all_.add(n_tokens, cost);
-  pass_round();
-  if (is_copy) {
-    copy_.add(n_tokens, cost);
-    copy_probation_.judge(copy_.value() * costs_.window(1));
-  } else if (n_levels > 0) {
-    sources_[0].rate.add(n_tokens, cost);
-    judge(sources_[0]);
-  }
+  return (own + drafting / n_sequences_) * scale_;
 }
 
-void DepthRule::learn_block(BlockKind kind, int n_made, int n_drafts, int n_tokens) {
-  const double own = window(n_drafts + 1) - window(1) + window(1) / n_sequences_;
-  const double cost = (own + costs_.block(kind, n_made) / n_sequences_) * scale_;
-  all_.add(n_tokens, cost);
+void DepthRule::add(Source& source, double drafting, std::span<const float> likely, int n_kept) {
+  const double spent = cost(static_cast<int>(likely.size()), drafting);
+  source.record.add(likely, n_kept, spent);
+  all_.add(source.record.tokens(likely), spent);
   pass_round();
-  Source& source = sources_[index_of(kind)];
-  source.rate.add(n_tokens, cost);
   judge(source);
+}
+
+void DepthRule::learn(bool is_copy, int n_drafts, int n_kept) {
+  const double spent = cost(n_drafts, 0.0);
+  all_.add(n_kept + 1, spent);
+  pass_round();
+  if (!is_copy) return;
+  copy_.add(n_kept + 1, spent);
+  copy_probation_.judge(copy_.value() * costs_.window(1));
+}
+
+void DepthRule::learn_head(bool draft_vocab, int n_levels, std::span<const float> likely,
+                           int n_kept) {
+  add(sources_[0], n_levels * costs_.level(draft_vocab), likely, n_kept);
+}
+
+void DepthRule::learn_block(BlockKind kind, int n_made, std::span<const float> likely, int n_kept) {
+  add(sources_[index_of(kind)], costs_.block(kind, n_made), likely, n_kept);
 }
 
 }  // namespace bolt

@@ -26,7 +26,37 @@ class SmoothedRate {
   double tokens_, cost_;
 };
 
-// A source whose rounds gain less than 2% over ordinary ones sits out 8 rounds, then tries one;
+// What a source's rounds keep and cost. Kept is counted in likelihoods, which go up and down with
+// the text and not with luck. A draft's likelihood, given that those before it are right, is its
+// probability's square times the trust that such squares have earned: how many of the drafts whose
+// predecessors were right were so themselves, for one that should have been.
+class SourceRecord {
+ public:
+  // After a chain was made: how likely a draft is, as a rule, that follows right ones.
+  void note(std::span<const Draft> chain);
+  // After a round: P_k^2 of the drafts that it verified, and how many of them were kept.
+  void add(std::span<const float> likely, int n_kept, double cost);
+  double trust() const { return sum_kept_ / sum_due_; }
+  double step() const { return sum_next_ / sum_before_; }
+  // Expected of a round that verifies drafts of these P_k^2.
+  double tokens(std::span<const float> likely) const;
+  bool is_used() const { return n_rounds_ > 0; }
+  double value() const { return tokens_ / cost_; }  // of one that is used
+
+  static constexpr double kFirstStep = 0.85;  // what is taken for a step at first
+
+ private:
+  static constexpr double kDraftsBefore = 16.0;  // of which all is as it should be
+
+  double tokens_ = 0.0, cost_ = 0.0;  // smoothed
+  int n_rounds_ = 0;
+  // Fading: of drafts whose predecessors were right, those that were so too and should have been;
+  // and the likelihoods of drafts and of their predecessors.
+  double sum_kept_ = kDraftsBefore, sum_due_ = kDraftsBefore;
+  double sum_next_ = kFirstStep * kDraftsBefore, sum_before_ = kDraftsBefore;
+};
+
+// A source whose rounds gain less than 2% over ordinary ones sits out 16 rounds, then tries one;
 // each failed try doubles the wait, to at most 256.
 class Probation {
  public:
@@ -44,23 +74,24 @@ class Probation {
   int wait_ = 0, left_ = 0;
 };
 
-// With R the smoothed tokens over cost of all rounds, V[r] the cost of r rows, L of a head level
-// and P_k the probability of the first k drafts under the head:
-//   draft k+1 is made while P_k^2 >= R (W[k+2] - W[k+1] + L)
-//   and of those made, k are verified where P_1^2 + ... + P_k^2 - R (V[k+1] - V[1]) is largest.
-// W is the greatest convex function below V, so that a step of V (kernels take rows by the block)
-// stops a chain no sooner than the cheap rows behind the step allow. Where V is convex this is the
-// rule "verify draft k while P_k^2 >= R (V[k+1] - V[k])".
+// With R the smoothed tokens over cost of all rounds, V[r] the cost of r rows, L of a head level,
+// P_k the probability of the first k drafts under the head, T the trust that its squares have
+// earned and S how likely one more draft is as a rule: draft k+1 is made where for some m
+//   T^k P_k^2 (T S + (T S)^2 + ... + (T S)^m) >= R (V[k+1+m] - V[k+1] + m L),
+// so that a step of V (kernels take rows by the block) does not hide the cheap rows behind it; and
+// of the drafts made, k are verified where P_1^2 + ... + P_k^2 - R (V[k+1] - V[1]) / M is largest,
+// M the mean of T, ..., T^k.
 //
 // A separate drafter makes all its drafts in one pass of cost D[k]. With Q_j the smoothed P_j^2 of
 // its blocks, the k drafts are asked for where
-//   max(0, Q_1 - R (W[2] - W[1])) + ... + max(0, Q_k - R (W[k+1] - W[k])) - R D[k]
+//   T Q_1 + ... + T^j Q_j - R (V[j+1] - V[1]) - R D[k], for the best j of 0..k,
 // is largest; which of them are verified is decided as for the head.
 //
-// Of several sources the one with the most smoothed tokens over cost is asked. One that does worse
-// than another sits out as if it did not pay, and is tried again now and then.
+// Of several sources the one with the most expected tokens over cost is asked; one that was not
+// tried yet is taken to be as likely right as those that were, at its own costs. One that does
+// worse than another sits out as if it did not pay, and is tried again now and then.
 //
-// Rounds that n sequences share: the call holds n rows before any draft, so V and W begin at n rows
+// Rounds that n sequences share: the call holds n rows before any draft, so V begins at n rows
 // instead of one, a sequence pays an n-th of V[n] and of a level, and R counts in shares of V[n].
 class DepthRule {
  public:
@@ -80,35 +111,47 @@ class DepthRule {
   bool copies() const { return !copy_probation_.sits_out(); }
   // prices[k]: of drafting k+1, for k < prices.size().
   void price_drafts(bool draft_vocab, std::span<float> prices) const;
-  // prices[k]: of verifying k drafts, for k < prices.size().
-  void price_rows(std::span<double> prices) const;
+  // prices[k]: of verifying k drafts of the head or of a separate drafter, for k < prices.size().
+  void price_rows(std::optional<BlockKind> block, std::span<double> prices) const;
   // How many of the chain's drafts are worth verifying.
-  int n_verified(std::span<const Draft> chain) const;
+  int n_verified(std::optional<BlockKind> block, std::span<const Draft> chain) const;
+  // What the k-th draft (from 1) is expected to bring whose P_k^2 is this.
+  float gain(std::optional<BlockKind> block, int k, float likely) const;
 
-  // After a round that ran n_levels head levels, verified n_drafts and kept n_tokens.
-  void learn(bool is_copy, bool draft_vocab, int n_levels, int n_drafts, int n_tokens);
+  // After a round that was ordinary or copied n_drafts, and kept n_kept of them.
+  void learn(bool is_copy, int n_drafts, int n_kept);
+  // After one that ran n_levels head levels; P_k^2 of the drafts that were verified.
+  void learn_head(bool draft_vocab, int n_levels, std::span<const float> likely, int n_kept);
   // After one that had a separate drafter make so many drafts; and what it made.
-  void learn_block(BlockKind kind, int n_made, int n_drafts, int n_tokens);
-  void note(BlockKind kind, std::span<const Draft> chain);
+  void learn_block(BlockKind kind, int n_made, std::span<const float> likely, int n_kept);
+  void note(std::optional<BlockKind> block, std::span<const Draft> chain);
 
  private:
   // Who proposes chains: the head, then separate drafters by kind.
   struct Source {
-    SmoothedRate rate;
+    SourceRecord record;
     Probation probation;
-    bool is_used = false;
   };
-  static std::size_t index_of(BlockKind kind) { return 1 + static_cast<std::size_t>(kind); }
+  static std::size_t index_of(std::optional<BlockKind> block) {
+    return block ? 1 + static_cast<std::size_t>(*block) : 0;
+  }
+  // What a source promises: tokens over cost, of its rounds or of such as those of others.
+  double promise(std::optional<BlockKind> block) const;
+  // Whether 1 to `most` drafts that are all right would be worth their rows and `drafting(k)`;
+  // where not even those would pay, nobody is asked.
+  template <class Cost>
+  bool could_pay(int most, const Cost& drafting) const;
+  void add(Source& source, double drafting, std::span<const float> likely, int n_kept);
+  // Of a round that verified so many drafts, made at such a cost.
+  double cost(int n_drafts, double drafting) const;
   void judge(Source& source);
   void pass_round();
   // V, of this sequence's n_rows and one row of each other's.
   double window(int n_rows) const { return costs_.window(n_sequences_ - 1 + n_rows); }
-  void make_convex();
 
   const CostTable costs_;
   int n_sequences_ = 1;
-  double scale_ = 1.0;                               // V[1] in an n-th of V[n]
-  std::array<double, kWindowRowsMax + 2> convex_{};  // W
+  double scale_ = 1.0;  // V[1] in an n-th of V[n]
   SmoothedRate all_, copy_;
   Probation copy_probation_;
   std::vector<Source> sources_;

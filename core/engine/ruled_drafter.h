@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/engine/depth_rule.h"
 #include "core/engine/drafter.h"
@@ -15,14 +16,19 @@ class RuledDrafter : public Drafter {
  public:
   // Those of the chain that are worth their rows.
   void choose(std::span<const Draft> chain, DraftPlan& plan) override {
-    if (rule_ && plan.block) rule_->note(*plan.block, chain);
+    if (rule_) rule_->note(plan.block, chain);
     n_made_ = plan.max_levels;
-    const auto n = rule_ ? static_cast<std::size_t>(rule_->n_verified(chain)) : chain.size();
-    float product = 1.0f;
+    likely_.clear();
+    const auto n =
+        rule_ ? static_cast<std::size_t>(rule_->n_verified(plan.block, chain)) : chain.size();
+    float product = 1.0f, gain = 1.0f;
     for (const Draft& draft : chain.first(n)) {
       plan.ids.push_back(draft.id);
       product *= draft.probability;
-      plan.gains.push_back(rule_ ? product * product : kUnweighed);
+      likely_.push_back(product * product);
+      const auto k = static_cast<int>(likely_.size());
+      if (rule_) gain = std::min(gain, rule_->gain(plan.block, k, likely_.back()));
+      plan.gains.push_back(rule_ ? gain : kUnweighed);
     }
   }
   void learn(const DraftPlan& plan, int n_levels, int n_accepted) override {
@@ -32,12 +38,13 @@ class RuledDrafter : public Drafter {
       return;
     }
     rule_->share(plan.n_sharing);
-    if (plan.block && n_levels > 0) {
-      rule_->learn_block(*plan.block, n_made_, static_cast<int>(plan.ids.size()), n_accepted + 1);
-      return;
+    if (plan.is_copy || n_levels == 0) {
+      return rule_->learn(plan.is_copy, static_cast<int>(plan.ids.size()), n_accepted);
     }
-    rule_->learn(plan.is_copy, plan.draft_vocab, n_levels, static_cast<int>(plan.ids.size()),
-                 n_accepted + 1);
+    const auto likely =
+        std::span<const float>(likely_).first(plan.ids.size());  // others may share rows
+    if (plan.block) return rule_->learn_block(*plan.block, n_made_, likely, n_accepted);
+    rule_->learn_head(plan.draft_vocab, n_levels, likely, n_accepted);
   }
 
  protected:
@@ -82,7 +89,7 @@ class RuledDrafter : public Drafter {
     plan.max_levels = plan.block && rule_ ? rule_->n_made(*plan.block, max_drafts) : max_drafts;
     if (plan.block) plan.draft_vocab = false;
     if (!rule_) return true;
-    rule_->price_rows(row_prices_);
+    rule_->price_rows(plan.block, row_prices_);
     plan.row_prices = row_prices_;
     if (plan.block) return true;
     rule_->price_drafts(plan.draft_vocab, prices_);
@@ -100,6 +107,7 @@ class RuledDrafter : public Drafter {
   CostSource costs_;
   std::optional<DepthRule> rule_;
   int n_made_ = 0;               // drafts that were asked for last
+  std::vector<float> likely_;    // [draft]: P^2 of those that were chosen last
   BlockSet unable_;              // could not draft for this sequence
   std::array<float, 3> kept_{};  // drafts kept of a round, smoothed: the head's, then by kind
   std::array<float, kWindowRowsMax> prices_{};
