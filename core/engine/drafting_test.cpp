@@ -191,64 +191,118 @@ TEST_CASE("depth rule: drafts that are kept less often than they say are believe
   CHECK(lucky.gain({}, 1, 0.9f) == 1.0f);  // above 1 a draft would count as not to be weighed
 }
 
-// Tokens for a pass's cost of rounds that draft with a head whose drafts are right at `rate`, and
-// say so; `fixed` drafts a round, or as many as the rule decides.
-double tokens_for_cost(const CostTable& costs, double rate, int fixed) {
-  DepthRule rule(costs);
+struct Sources {
+  bool head = true;
+  BlockSet blocks;
+  int fixed = -1;  // drafts of the head a round; else as many as the rule decides
+};
+
+// Tokens for a pass's cost of replies of `reply` tokens whose drafts are right at `rate`, and say
+// so, whoever makes them.
+double tokens_for_cost(const CostTable& costs, double rate, const Sources& sources, int reply) {
   std::uint64_t seed = 1;
   const auto is_right = [&] {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return static_cast<double>(seed >> 11) * 0x1p-53 < rate;
   };
   const auto probability = static_cast<float>(std::sqrt(rate));
-  double tokens = 0.0, cost = 0.0;
-  while (tokens < 20000) {
-    std::vector<Draft> drafts;
-    std::array<float, kWindowRowsMax> prices{};
-    if (fixed >= 0) {
-      drafts.assign(static_cast<std::size_t>(fixed), Draft{1, probability});
-    } else if (rule.asks_head(false)) {
-      rule.price_drafts(false, prices);
-      for (float product = 1.0f;
-           drafts.size() < kDraftsMax && product * product >= prices[drafts.size()];
-           product *= probability) {
-        drafts.push_back({1, probability});
+  double all_tokens = 0.0, all_cost = 0.0;
+  while (all_tokens < 20000) {
+    DepthRule rule(costs);
+    for (int tokens = 0; tokens < reply;) {
+      BlockSet blocks;
+      for (const BlockKind kind : kBlockKinds) {
+        blocks[kind] = sources.blocks[kind] && rule.asks(kind);
       }
+      const bool head = sources.head && rule.asks_head(false);
+      const auto block = rule.best(head, blocks);
+      std::size_t n_made = 0;
+      if (sources.fixed >= 0) {
+        n_made = static_cast<std::size_t>(sources.fixed);
+      } else if (block) {
+        n_made = static_cast<std::size_t>(rule.n_made(*block, kDraftsMax));
+      } else if (head) {
+        std::array<float, kWindowRowsMax> prices{};
+        rule.price_drafts(false, prices);
+        for (float product = 1.0f; n_made < kDraftsMax && product * product >= prices[n_made];
+             product *= probability) {
+          ++n_made;
+        }
+      }
+      const std::vector<Draft> drafts(n_made, Draft{1, probability});
+      rule.note(block, drafts);
+      const int n = sources.fixed >= 0 ? sources.fixed : rule.n_verified(block, drafts);
+      std::vector<float> likely;
+      for (double p = rate; static_cast<int>(likely.size()) < n; p *= rate) {
+        likely.push_back(static_cast<float>(p));
+      }
+      int n_kept = 0;
+      while (n_kept < n && is_right()) ++n_kept;
+      const int made = static_cast<int>(n_made);
+      if (block) {
+        rule.learn_block(*block, made, likely, n_kept);
+      } else if (made > 0) {
+        rule.learn_head(false, made, likely, n_kept);
+      } else {
+        rule.learn(false, 0, 0);
+      }
+      tokens += n_kept + 1;
+      all_tokens += n_kept + 1;
+      all_cost +=
+          costs.window(n + 1) + (block ? costs.block(*block, made) : made * costs.level(false));
     }
-    rule.note({}, drafts);
-    const int n_levels = static_cast<int>(drafts.size());
-    const int n = fixed >= 0 ? fixed : rule.n_verified({}, drafts);
-    std::vector<float> likely;
-    for (double p = rate; static_cast<int>(likely.size()) < n; p *= rate) {
-      likely.push_back(static_cast<float>(p));
-    }
-    int n_kept = 0;
-    while (n_kept < n && is_right()) ++n_kept;
-    n_levels > 0 ? rule.learn_head(false, n_levels, likely, n_kept) : rule.learn(false, 0, 0);
-    tokens += n_kept + 1;
-    cost += costs.window(n + 1) + n_levels * costs.level(false);
   }
-  return tokens / cost * costs.window(1);
+  return all_tokens / all_cost * costs.window(1);
 }
 
-TEST_CASE("depth rule: whatever the rate, nearly as good as the best number of drafts") {
-  // A model of experts on a GPU: the first rows cost most, each its own experts.
+// A model of experts on a GPU: the first rows cost most, each its own experts.
+CostTable expert_costs() {
   CostTable costs = flat_costs(2040, 110, 128);
   const int first[] = {1000, 1240, 1420, 1580, 1710, 1830, 1940, 2040};
   for (int r = 1; r <= kCostRowsMax; ++r) {
     costs.window_ns[static_cast<std::size_t>(r)] = r <= 8 ? first[r - 1] : 2040 + 110 * (r - 8);
   }
+  for (int k = 1; k <= 7; ++k) {
+    costs.block_ns[0].push_back(340 + 46 * k);
+    costs.block_ns[1].push_back(500 + 13 * k);
+  }
+  return costs;
+}
+
+TEST_CASE("depth rule: whatever the rate, nearly as good as the best number of drafts") {
+  const CostTable costs = expert_costs();
   for (const double rate : {0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97}) {
     double best = 0.0, worst = 10.0;
     for (int k = 0; k <= 12; ++k) {
-      const double gain = tokens_for_cost(costs, rate, k);
+      Sources sources;
+      sources.fixed = k;
+      const double gain = tokens_for_cost(costs, rate, sources, 20000);
       best = std::max(best, gain);
       worst = std::min(worst, gain);
     }
-    const double gain = tokens_for_cost(costs, rate, -1);
+    const double gain = tokens_for_cost(costs, rate, {}, 20000);
     INFO("rate ", rate, ", rule ", gain, ", fixed numbers ", worst, " to ", best);
     CHECK(gain > 0.96 * best);
     CHECK(worst < 0.9 * best);  // it matters
+  }
+}
+
+TEST_CASE("depth rule: all sources together are nearly as good as the best of them") {
+  const CostTable costs = expert_costs();
+  for (const double rate : {0.2, 0.5, 0.7, 0.8, 0.9}) {
+    Sources all, dspark, dflash;
+    dspark.head = dflash.head = false;
+    for (const BlockKind kind : kBlockKinds) all.blocks[kind] = true;
+    dspark.blocks[BlockKind::dspark] = dflash.blocks[BlockKind::dflash] = true;
+    double best = 0.0, worst = 10.0;
+    for (const Sources& one : {Sources{}, dspark, dflash}) {
+      const double gain = tokens_for_cost(costs, rate, one, 512);
+      best = std::max(best, gain);
+      worst = std::min(worst, gain);
+    }
+    const double gain = tokens_for_cost(costs, rate, all, 512);
+    INFO("rate ", rate, ", all ", gain, ", alone ", worst, " to ", best);
+    CHECK(gain > 0.96 * best);
   }
 }
 
