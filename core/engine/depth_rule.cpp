@@ -12,6 +12,7 @@ constexpr int kCopyRows = 16;  // of the first copy: 15 drafts
 // What is taken for the square of the probability of a draft that no block was asked for yet, in
 // parts of its predecessor's.
 constexpr double kNextLikely = 0.75;
+// What one round weighs, in what follows the text and in what follows a source's honesty.
 constexpr double kSmoothing = 1.0 / 8, kFading = 1.0 / 64;
 
 // Of a first round: the cheapest source's.
@@ -90,22 +91,21 @@ void DepthRule::share(int n_sequences) {
   scale_ = costs_.window(1) * n_sequences / costs_.window(n_sequences);
 }
 
-template <class Cost>
-bool DepthRule::could_pay(int most, const Cost& drafting) const {
-  for (int k = 1; k <= most; ++k) {
-    if (k >= rate() * (window(k + 1) - window(1) + drafting(k) / n_sequences_)) return true;
+int DepthRule::most_drafts(std::optional<BlockKind> block) const {
+  return block ? costs_.block_drafts(*block) : kDraftsMax;
+}
+
+double DepthRule::drafting(std::optional<BlockKind> block, bool draft_vocab, int n_drafts) const {
+  return block ? costs_.block(*block, n_drafts) : n_drafts * costs_.level(draft_vocab);
+}
+
+bool DepthRule::asks(std::optional<BlockKind> block, bool draft_vocab) const {
+  if (sources_[index_of(block)].probation.sits_out()) return false;
+  for (int k = 1; k <= most_drafts(block); ++k) {
+    const double made = drafting(block, draft_vocab, k) / n_sequences_;
+    if (k >= rate() * (window(k + 1) - window(1) + made)) return true;
   }
   return false;
-}
-
-bool DepthRule::asks_head(bool draft_vocab) const {
-  return !sources_[0].probation.sits_out() &&
-         could_pay(kDraftsMax, [&](int k) { return k * costs_.level(draft_vocab); });
-}
-
-bool DepthRule::asks(BlockKind kind) const {
-  return !sources_[index_of(kind)].probation.sits_out() &&
-         could_pay(costs_.block_drafts(kind), [&](int k) { return costs_.block(kind, k); });
 }
 
 double DepthRule::promise(std::optional<BlockKind> block) const {
@@ -118,11 +118,9 @@ double DepthRule::promise(std::optional<BlockKind> block) const {
     value = other.record.value();
   }
   double next = 1.0, tokens = 1.0, best = 0.0;
-  const int most = block ? costs_.block_drafts(*block) : kDraftsMax;
-  for (int k = 1; k <= most; ++k) {
+  for (int k = 1; k <= most_drafts(block); ++k) {
     tokens += next *= step;
-    const double drafting = block ? costs_.block(*block, k) : k * costs_.level(false);
-    best = std::max(best, tokens / cost(k, drafting));
+    best = std::max(best, tokens / cost(k, drafting(block, false, k)));
   }
   return best / kLeastGain;  // it is better to know
 }
@@ -165,7 +163,7 @@ void DepthRule::note(std::optional<BlockKind> block, std::span<const Draft> chai
   for (std::size_t k = 0; k < likely.size(); ++k) {
     if (k < chain.size()) product *= static_cast<double>(chain[k].probability);
     const double seen = k < chain.size() ? product * product : before * kNextLikely;
-    likely[k] += (seen - likely[k]) / 8;
+    likely[k] += (seen - likely[k]) * kSmoothing;
     before = seen;
   }
 }
@@ -229,13 +227,15 @@ void DepthRule::judge(Source& source) {
   source.probation.judge(gain);
 }
 
-double DepthRule::cost(int n_drafts, double drafting) const {
+double DepthRule::cost(int n_drafts, double made) const {
   const double own = window(n_drafts + 1) - window(1) + window(1) / n_sequences_;
-  return (own + drafting / n_sequences_) * scale_;
+  return (own + made / n_sequences_) * scale_;
 }
 
-void DepthRule::add(Source& source, double drafting, std::span<const float> likely, int n_kept) {
-  const double spent = cost(static_cast<int>(likely.size()), drafting);
+void DepthRule::add(std::optional<BlockKind> block, double made, std::span<const float> likely,
+                    int n_kept) {
+  Source& source = sources_[index_of(block)];
+  const double spent = cost(static_cast<int>(likely.size()), made);
   source.record.add(likely, n_kept, spent);
   all_.add(source.record.tokens(likely), spent);
   pass_round();
@@ -253,11 +253,11 @@ void DepthRule::learn(bool is_copy, int n_drafts, int n_kept) {
 
 void DepthRule::learn_head(bool draft_vocab, int n_levels, std::span<const float> likely,
                            int n_kept) {
-  add(sources_[0], n_levels * costs_.level(draft_vocab), likely, n_kept);
+  add({}, drafting({}, draft_vocab, n_levels), likely, n_kept);
 }
 
 void DepthRule::learn_block(BlockKind kind, int n_made, std::span<const float> likely, int n_kept) {
-  add(sources_[index_of(kind)], costs_.block(kind, n_made), likely, n_kept);
+  add(kind, drafting(kind, false, n_made), likely, n_kept);
 }
 
 }  // namespace bolt

@@ -101,9 +101,10 @@ class DepthRule {
   // R: tokens for a nanosecond of added rows.
   double rate() const { return all_.value() * scale_; }
 
-  // Whether the head is to be asked this round at all.
-  bool asks_head(bool draft_vocab) const;
-  bool asks(BlockKind kind) const;
+  // Whether the head, or a separate drafter, is to be asked this round at all: not where even
+  // drafts that are all right would not pay.
+  bool asks_head(bool draft_vocab) const { return asks({}, draft_vocab); }
+  bool asks(BlockKind kind) const { return asks(kind, false); }
   // Of the sources that ask, who is to be: none of `blocks` where it is the head.
   std::optional<BlockKind> best(bool head, BlockSet blocks) const;
   // How many drafts a separate drafter is to make, 1 to most.
@@ -137,13 +138,12 @@ class DepthRule {
   }
   // What a source promises: tokens over cost, of its rounds or of such as those of others.
   double promise(std::optional<BlockKind> block) const;
-  // Whether 1 to `most` drafts that are all right would be worth their rows and `drafting(k)`;
-  // where not even those would pay, nobody is asked.
-  template <class Cost>
-  bool could_pay(int most, const Cost& drafting) const;
-  void add(Source& source, double drafting, std::span<const float> likely, int n_kept);
-  // Of a round that verified so many drafts, made at such a cost.
-  double cost(int n_drafts, double drafting) const;
+  bool asks(std::optional<BlockKind> block, bool draft_vocab) const;
+  int most_drafts(std::optional<BlockKind> block) const;
+  // What so many drafts cost to make, and a round that verifies so many that were made at a cost.
+  double drafting(std::optional<BlockKind> block, bool draft_vocab, int n_drafts) const;
+  double cost(int n_drafts, double made) const;
+  void add(std::optional<BlockKind> block, double made, std::span<const float> likely, int n_kept);
   void judge(Source& source);
   void pass_round();
   // V, of this sequence's n_rows and one row of each other's.

@@ -41,8 +41,8 @@ class RuledDrafter : public Drafter {
     if (plan.is_copy || n_levels == 0) {
       return rule_->learn(plan.is_copy, static_cast<int>(plan.ids.size()), n_accepted);
     }
-    const auto likely =
-        std::span<const float>(likely_).first(plan.ids.size());  // others may share rows
+    // A shared round may have cut the chain.
+    const auto likely = std::span<const float>(likely_).first(plan.ids.size());
     if (plan.block) return rule_->learn_block(*plan.block, n_made_, likely, n_accepted);
     rule_->learn_head(plan.draft_vocab, n_levels, likely, n_accepted);
   }
